@@ -1,0 +1,448 @@
+"""The replay's view: the suspects' values are copied when they are saved, watched, and judged in backward."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from pytest_inplace import call_sites, names, values
+from pytest_inplace.call_sites import Capture
+from pytest_inplace.findings import Finding, GradientError, ValueDiff
+from pytest_inplace.gradients import BackwardCall, Judge, Substitutes
+from pytest_inplace.quiet import quiet
+from pytest_inplace.rng import RandomStates
+from pytest_inplace.saved import Ledger, Record, Suspect, latent_suspect, make_unpack
+from pytest_inplace.watch import Watch, active_ledger
+from pytest_inplace.watchpoints import Tracer
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_WATCHED = 256
+MAX_JUDGEMENTS = 200
+
+
+@dataclass
+class Entry:
+    """What is known about one watched save. Holds a copy of the values, never the tensor."""
+
+    record: weakref.ref[Record]
+    copy: torch.Tensor
+    digest: int | None
+    version: int
+    where: Capture | None
+    node: int
+    memory: tuple[Any, ...]
+    name: str | None = None
+    op: str | None = None
+    writer: Capture | None = None
+    version_writer: Capture | None = None
+    written_at: int | None = None
+    extended: bool = False
+    values: ValueDiff | None = None
+    version_now: int | None = None
+    harmful: bool | None = None
+    judged: bool = False
+    errors: tuple[GradientError, ...] = ()
+    leaves: int = 0
+    relative_error: float | None = None
+    trouble: str | None = None
+
+    @property
+    def modified(self) -> Capture | None:
+        return self.writer or self.version_writer
+
+
+@dataclass
+class FrozenTensor:
+    """A tensor that a test declared frozen, what it held then, and the instruction that changed it."""
+
+    name: str
+    tensor: torch.Tensor
+    copy: torch.Tensor
+    version: int
+    digest: int | None
+    writer: Capture | None = None
+
+    def look(self, where: Capture | None) -> None:
+        if self.writer is None and self.written():
+            self.writer = where
+
+    def written(self) -> bool:
+        return self.tensor._version != self.version or values.digest(self.tensor) != self.digest
+
+
+@dataclass
+class Group:
+    """Saves of the same elements of memory: one look tells whether any of them changed."""
+
+    entries: list[Entry]
+    version: int
+    digest: int | None
+
+    def tensor(self) -> torch.Tensor | None:
+        for entry in self.entries:
+            record = entry.record()
+            if record is not None:
+                return record.tensor
+        return None
+
+
+class Microscope:
+    """Watches the saves with the given ordinals (all of them if ``None``) during one run of a program."""
+
+    def __init__(self, ordinals: frozenset[int] | None, lines: bool = True) -> None:
+        self.ledger = Ledger(on_saved=self._saved, on_dropped=self._dropped)
+        self.entries: dict[int, Entry] = {}
+        self._ordinals = ordinals
+        self._groups: dict[tuple[Any, ...], Group] = {}
+        self._substitutes: Substitutes | None = None
+        self._judgements = 0
+        self._frozen: list[FrozenTensor] = []
+        self.frozen_findings: list[Finding] = []
+        self._busy = False
+        self._extending: list[Entry] = []
+        self._tracer = Tracer(self._step, self._returned) if lines else None
+        self._watch: Watch | None = None
+        self._engine: Callable[..., Any] | None = None
+
+    # -- running ------------------------------------------------------------------------------------
+
+    def start(self, frame: FrameType | None = None) -> None:
+        """Install hooks, the look at backward calls and the tracer (over ``frame`` too, if given)."""
+        import torch
+
+        plain_unpack = make_unpack(active_ledger)
+
+        def unpack(record: Record) -> torch.Tensor:
+            __tracebackhide__ = True
+            if self._substitutes is not None:
+                return self._substitutes.get(record.ordinal, record.tensor)
+            if record.ordinal in self.entries and record.ledger is self.ledger:
+                self._used(record)
+            return plain_unpack(record)
+
+        self._watch = Watch(self.ledger, unpack, self)
+        self._engine = engine = torch.autograd._engine_run_backward
+
+        def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            self._before_backward(engine, outputs, args)
+            return engine(outputs, *args, **kwargs)
+
+        torch.autograd._engine_run_backward = run_backward
+        self._watch.start()
+        if self._tracer is not None:
+            self._tracer.start(frame)
+
+    def pause(self) -> None:
+        if self._watch is not None:
+            self._watch.pause()
+
+    def resume(self) -> None:
+        if self._watch is not None:
+            self._watch.resume()
+
+    def stop(self) -> None:
+        import torch
+
+        if self._tracer is not None:
+            self._tracer.stop()
+        if self._watch is not None:
+            self._watch.stop()
+        if self._engine is not None:
+            torch.autograd._engine_run_backward = self._engine
+
+    # -- saving -------------------------------------------------------------------------------------
+
+    def _saved(self, record: Record) -> None:
+        if self._extending:
+            self._look_for_extension(record.tensor)
+        if self._ordinals is not None and record.ordinal not in self._ordinals:
+            return
+        if self._substitutes is not None:
+            return
+        import torch
+
+        tensor = record.tensor
+        with quiet():
+            copy = values.snapshot(tensor)
+        node = torch._C._autograd._get_sequence_nr() - 1
+        memory = self._memory(tensor)
+        frame = call_sites.user_frame(sys._getframe(1))
+        entry = Entry(
+            weakref.ref(record), copy, record.digest, record.version, record.where, node, memory,
+            names.tensor_name(tensor, frame),
+        )  # fmt: skip
+        self.entries[record.ordinal] = entry
+        group = self._groups.get(memory)
+        if group is None or group.tensor() is None:
+            if len(self._groups) < MAX_WATCHED:
+                self._groups[memory] = Group([entry], record.version, record.digest)
+        else:
+            group.entries.append(entry)
+            if group.version != record.version or group.digest != record.digest:
+                self._look(None, frame)
+
+    def _memory(self, tensor: torch.Tensor) -> tuple[Any, ...]:
+        try:
+            return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        except (RuntimeError, NotImplementedError):
+            return (id(tensor),)
+
+    # -- watching -----------------------------------------------------------------------------------
+
+    def _step(self, where: Capture, frame: FrameType) -> None:
+        if self._busy or self._substitutes is not None:
+            return
+        if self._groups:
+            self._look(where, frame)
+        for item in self._frozen:
+            item.look(where)
+
+    def _look(self, where: Capture | None, frame: FrameType | None) -> None:
+        """Compare every watched piece of memory with what it was at the last look."""
+        import torch
+
+        self._busy = True
+        try:
+            with torch._C.DisableTorchFunction():
+                for memory, group in list(self._groups.items()):
+                    tensor = group.tensor()
+                    if tensor is None:
+                        del self._groups[memory]
+                        continue
+                    version = tensor._version
+                    digest = group.digest if group.digest is None else values.digest(tensor)
+                    if version != group.version or digest != group.digest:
+                        group.version, group.digest = version, digest
+                        for entry in group.entries:
+                            self._written(entry, tensor, version, digest, where, frame)
+        finally:
+            self._busy = False
+
+    def _written(
+        self, entry: Entry, tensor: torch.Tensor, version: int, digest: int | None,
+        where: Capture | None, frame: FrameType | None,
+    ) -> None:  # fmt: skip
+        import torch
+
+        record = entry.record()
+        if record is None or record.used and entry.judged and entry.harmful:
+            return
+        if entry.version_writer is None and version != entry.version:
+            entry.version_writer = where
+        if digest == entry.digest:
+            entry.writer = None  # put back bit for bit
+        elif entry.writer is None:
+            entry.writer = where
+        if entry.name is None:
+            entry.name = names.tensor_name(record.tensor, frame, entry.where and entry.where[0])
+        if entry.written_at is None:
+            entry.written_at = torch._C._autograd._get_sequence_nr()
+            self._extending.append(entry)
+
+    # -- was the graph still being built on after the write? ------------------------------------------
+
+    def _returned(self, frame: FrameType, value: Any) -> None:
+        import torch
+
+        if not self._extending:
+            return
+        held = [value, *frame.f_locals.values()]
+        for item in held:
+            for tensor in item if isinstance(item, list | tuple) else [item]:
+                if isinstance(tensor, torch.Tensor):
+                    self._look_for_extension(tensor)
+
+    def _look_for_extension(self, tensor: torch.Tensor) -> None:
+        import torch
+
+        with torch._C.DisableTorchFunction():
+            root = tensor.grad_fn
+        for entry in list(self._extending):
+            if root is None or entry.written_at is None or root._sequence_nr() < entry.written_at:
+                continue
+            if _reaches(root, entry.node):
+                entry.extended = True
+                self._extending.remove(entry)
+
+    # -- using and judging ----------------------------------------------------------------------------
+
+    def _used(self, record: Record) -> None:
+        import torch
+
+        entry = self.entries[record.ordinal]
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            entry.op = node.name()
+        if not entry.judged:
+            self._compare(entry, record)
+
+    def _compare(self, entry: Entry, record: Record) -> bool:
+        """Whether the tensor differs from what was saved; notes how it does."""
+        tensor = record.tensor
+        entry.version_now = tensor._version
+        with quiet():
+            same = values.same_values(entry.copy, tensor)
+            if not same:
+                entry.values = values.difference(entry.copy, tensor)
+            elif entry.values is None or tensor._version != record.version:
+                entry.values = ValueDiff(0, tensor.numel(), 0.0)
+        return not same or tensor._version != record.version
+
+    def _dropped(self, record: Record) -> None:
+        entry = self.entries.get(record.ordinal)
+        if entry is not None and record.ledger is self.ledger:
+            self._compare(entry, record)
+
+    def _before_backward(self, engine: Callable[..., Any], outputs: Any, args: tuple[Any, ...]) -> None:
+        if self._substitutes is not None or self._judgements >= MAX_JUDGEMENTS:
+            return
+        changed: dict[int, tuple[Entry, Record]] = {}
+        for ordinal, entry in self.entries.items():
+            record = entry.record()
+            if record is not None and not entry.harmful and self._compare(entry, record):
+                changed[ordinal] = (entry, record)
+        if not changed:
+            return
+        self._judgements += 1
+        frame = call_sites.user_frame(sys._getframe(2))
+        call = BackwardCall(outputs, args[0], args[3] or (), frame)
+        self._judge(Judge(engine, self._substitute), call, changed)
+
+    def _substitute(self, substitutes: Substitutes | None) -> None:
+        self._substitutes = substitutes
+
+    def _judge(
+        self, judge: Judge, call: BackwardCall, changed: dict[int, tuple[Entry, Record]]
+    ) -> None:
+        right: Substitutes = {}
+        now: Substitutes = {}
+        groups: dict[int, list[int]] = {}
+        with quiet():
+            for ordinal, (entry, record) in changed.items():
+                right[ordinal] = entry.copy
+                same_layout = entry.copy.shape == record.tensor.shape
+                now[ordinal] = _in_layout_of(entry.copy, record.tensor) if same_layout else record.tensor
+                groups.setdefault(_storage_key(record.tensor), []).append(ordinal)
+        states = RandomStates.capture()
+        saves = self.ledger.saves
+        try:
+            verdict = judge.judge(call, right, now, groups)
+        except Exception as error:
+            for entry, _ in changed.values():
+                entry.trouble = f"{type(error).__name__}: {error}".splitlines()[0]
+            return
+        finally:
+            self.ledger.saves = saves
+            states.restore()
+        for key, ordinals in groups.items():
+            for ordinal in ordinals:
+                entry = changed[ordinal][0]
+                entry.judged, entry.harmful = True, key in verdict.harmful
+                entry.errors = verdict.errors if entry.harmful else ()
+                entry.leaves = verdict.leaves
+                entry.relative_error = verdict.relative_error if entry.harmful else None
+
+    def reproduced(self, suspect: Suspect) -> Entry | None:
+        """What the replay saw of a suspect, or ``None`` if it did not happen again."""
+        entry = self.entries.get(suspect.ordinal) if suspect.ordinal is not None else None
+        if entry is None or entry.values is None or entry.where != suspect.where:
+            return None
+        moved = entry.version_now is not None and entry.version_now != entry.version
+        if not entry.values.changed and not moved:
+            return None
+        return entry
+
+    # -- questions that a test asks while it runs -------------------------------------------------------
+
+    def drop_unused(self) -> None:
+        self.ledger.drop_unused()
+
+    def changed_now(self) -> list[Suspect]:
+        """A suspect for every save that is still needed and differs from what was saved."""
+        found = []
+        for ordinal in list(self.entries):
+            entry = self.entries[ordinal]
+            record = entry.record()
+            if record is None or not self._compare(entry, record):
+                continue
+            suspect = latent_suspect(record)
+            if suspect is not None:
+                suspect.needs_extension = False
+                found.append(suspect)
+        return found
+
+    @contextlib.contextmanager
+    def accepting(self) -> Iterator[None]:
+        """Accept the writes made inside: what they leave behind counts as what was saved."""
+        before = {o: self._state(r) for o, e in self.entries.items() if (r := e.record()) is not None}
+        try:
+            yield
+        finally:
+            for ordinal, entry in self.entries.items():
+                record = entry.record()
+                if record is None or before.get(ordinal) == self._state(record):
+                    continue
+                if ordinal not in before and not self._compare(entry, record):
+                    continue
+                with quiet():
+                    entry.copy = values.snapshot(record.tensor)
+                entry.values, entry.writer, entry.version_writer = None, None, None
+                entry.digest = record.digest = values.digest(record.tensor)
+                self.ledger.accepted[ordinal] = entry.version = record.tensor._version
+
+    @staticmethod
+    def _state(record: Record) -> tuple[int, int | None]:
+        return record.tensor._version, values.digest(record.tensor)
+
+    @contextlib.contextmanager
+    def frozen(self, tensors: list[tuple[str, torch.Tensor]]) -> Iterator[list[FrozenTensor]]:
+        """Watch tensors that nothing inside may write; yields what was known of them, to compare after."""
+        held = []
+        for name, tensor in tensors:
+            with quiet():
+                copy = values.snapshot(tensor)
+            item = FrozenTensor(name, tensor, copy, tensor._version, values.digest(tensor))
+            held.append(item)
+        self._frozen.extend(held)
+        try:
+            yield held
+        finally:
+            for item in held:
+                self._frozen.remove(item)
+
+
+def _in_layout_of(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of ``tensor`` in the memory layout of ``like``: the same kernels run on both."""
+    copy = values.snapshot(like)
+    if copy.stride() == tensor.stride() or not values.same_values(copy, copy):
+        return values.snapshot(tensor)
+    return copy.copy_(tensor.detach()) if values.unreadable(copy) is None else values.snapshot(tensor)
+
+
+def _storage_key(tensor: torch.Tensor) -> int:
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return id(tensor)
+
+
+def _reaches(root: Any, sequence: int) -> bool:
+    """Whether the node with this sequence number lies at or below ``root`` (inputs are always older)."""
+    stack, seen = [root], set()
+    while stack:
+        node = stack.pop()
+        number = node._sequence_nr()
+        if number == sequence:
+            return True
+        if number < sequence or node in seen:
+            continue
+        seen.add(node)
+        stack.extend(child for child, _ in node.next_functions if child is not None)
+    return False
