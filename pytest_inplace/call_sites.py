@@ -130,5 +130,7 @@ def _columns(code: CodeType, lasti: int, line: int, source: str | None) -> tuple
         return None, None
     encoded = source.encode()  # CPython counts UTF-8 bytes; a report counts characters
     first = len(encoded[:start].decode(errors="replace"))
-    last = len(encoded[:end].decode(errors="replace")) if end is not None and end_line == line else len(source)
+    last = (
+        len(encoded[:end].decode(errors="replace")) if end is not None and end_line == line else len(source)
+    )
     return (first, last) if last > first else (None, None)

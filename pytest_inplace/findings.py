@@ -193,7 +193,9 @@ def merge(findings: Iterable[Finding]) -> list[Finding]:
         if first is finding:
             continue
         if _same_tensor(first.tensor, first.saved, finding):
-            merged[finding.key] = dataclasses.replace(first, occurrences=first.occurrences + finding.occurrences)
+            merged[finding.key] = dataclasses.replace(
+                first, occurrences=first.occurrences + finding.occurrences
+            )
         elif not any(_same_tensor(o.tensor, o.saved, finding) for o in first.also) and len(first.also) < 50:
             merged[finding.key] = dataclasses.replace(
                 first, also=(*first.also, OtherTensor(finding.tensor, finding.saved))

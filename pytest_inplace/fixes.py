@@ -10,11 +10,11 @@ from pytest_inplace.findings import Site
 _GENERAL = "write to a copy (`.clone()`), or write before the value is used in the forward pass"
 
 
-def suggest(code: str, modified: Site | None, name: str | None) -> str:
+def suggest(code: str, modified: Site | None) -> str:
     """Advice for a finding, from its rule and the source of the line that wrote the tensor."""
     if code == "INP104":
         return (
-            "update the parameter inside `with torch.no_grad():`, or let an optimizer from torch.optim do it; "
+            "update the parameter inside `with torch.no_grad():`, or let an optimizer do it; "
             "if the result is to be differentiated, compute it out of place"
         )
     if code == "INP105":
@@ -23,8 +23,8 @@ def suggest(code: str, modified: Site | None, name: str | None) -> str:
             "autograd cannot follow a write through this kind of view"
         )
     source = (modified.source or "").strip() if modified is not None else ""
-    for recognise in (_step, _data, _foreign, _activation, _augmented, _item, _method, _lookup):
-        advice = recognise(source, name)
+    for recognise in (_step, _data, _foreign, _activation, _augmented, _item, _method):
+        advice = recognise(source)
         if advice:
             return advice
     if code == "INP103":
@@ -33,15 +33,13 @@ def suggest(code: str, modified: Site | None, name: str | None) -> str:
 
 
 def _statement(source: str) -> ast.stmt | None:
-    for text in (source, f"{source} pass" if source.endswith(":") else ""):
-        try:
-            return ast.parse(text).body[0]
-        except (SyntaxError, IndexError, ValueError):
-            continue
-    return None
+    try:
+        return ast.parse(f"{source} pass" if source.endswith(":") else source).body[0]
+    except (SyntaxError, IndexError, ValueError):
+        return None
 
 
-def _step(source: str, name: str | None) -> str | None:
+def _step(source: str) -> str | None:
     if re.search(r"\.step\(", source):
         return (
             "call backward() of every loss that still needs these weights before the optimizer steps, "
@@ -50,39 +48,39 @@ def _step(source: str, name: str | None) -> str | None:
     return None
 
 
-def _data(source: str, name: str | None) -> str | None:
+def _data(source: str) -> str | None:
     if re.search(r"\.data\b", source):
         return (
-            "`.data` hides the write from autograd. Write to a copy instead (`y = x.clamp(...)`, `x = x.clone()`), "
-            "or change parameters under `torch.no_grad()` after backward()"
+            "`.data` hides the write from autograd. Write to a copy instead (`y = x.clamp(...)`, "
+            "`x = x.clone()`), or change parameters under `torch.no_grad()` after backward()"
         )
     return None
 
 
-def _foreign(source: str, name: str | None) -> str | None:
+def _foreign(source: str) -> str | None:
     if re.search(r"numpy|np\.|dlpack", source):
         return "the array shares memory with the tensor: copy it first (`x.detach().numpy().copy()`)"
     return None
 
 
-def _activation(source: str, name: str | None) -> str | None:
+def _activation(source: str) -> str | None:
     if re.search(r"inplace\s*=\s*True", source):
         return "drop `inplace=True` here: the value that it overwrites is needed for the gradient"
     return None
 
 
-def _augmented(source: str, name: str | None) -> str | None:
+def _augmented(source: str) -> str | None:
     statement = _statement(source)
     if isinstance(statement, ast.AugAssign) and not isinstance(statement.target, ast.Subscript):
         target, value = ast.unparse(statement.target), ast.unparse(statement.value)
         operator = ast.unparse(ast.BinOp(ast.Name("a"), statement.op, ast.Name("b"))).split()[1]
         if isinstance(statement.value, ast.BinOp | ast.IfExp | ast.Compare | ast.BoolOp):
             value = f"({value})"
-        return f"write `{target} = {target} {operator} {value}`: a new tensor, and the saved one stays as it was"
+        return f"write `{target} = {target} {operator} {value}`: a new tensor; the saved one stays as it was"
     return None
 
 
-def _item(source: str, name: str | None) -> str | None:
+def _item(source: str) -> str | None:
     statement = _statement(source)
     target: ast.expr | None = None
     if isinstance(statement, ast.Assign):
@@ -92,13 +90,13 @@ def _item(source: str, name: str | None) -> str | None:
     if isinstance(target, ast.Subscript):
         owner = ast.unparse(target.value)
         return (
-            f"write to a copy (`{owner} = {owner}.clone()` before this line), use `torch.where`, or collect the "
-            "pieces in a list and `torch.stack` or `torch.cat` them"
+            f"write to a copy (`{owner} = {owner}.clone()` before this line), use `torch.where`, or collect "
+            "the pieces in a list and `torch.stack` or `torch.cat` them"
         )
     return None
 
 
-def _method(source: str, name: str | None) -> str | None:
+def _method(source: str) -> str | None:
     statement = _statement(source)
     if statement is None:
         return None
@@ -106,16 +104,16 @@ def _method(source: str, name: str | None) -> str | None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             method = node.func.attr
             if method.endswith("_") and not method.endswith("__"):
-                owner, arguments = ast.unparse(node.func.value), ", ".join(
-                    [ast.unparse(a) for a in node.args] + [f"{k.arg}={ast.unparse(k.value)}" for k in node.keywords]
+                owner, arguments = (
+                    ast.unparse(node.func.value),
+                    ", ".join(
+                        [ast.unparse(a) for a in node.args]
+                        + [f"{k.arg}={ast.unparse(k.value)}" for k in node.keywords]
+                    ),
                 )
                 if method in ("copy_", "zero_", "fill_", "normal_", "uniform_", "set_"):
                     return f"write to a copy (`{owner} = {owner}.clone()` first), or do this after backward()"
                 return f"write `{owner} = {owner}.{method[:-1]}({arguments})` instead of `{method}`"
             if any(k.arg == "out" for k in node.keywords):
                 return "drop `out=` and bind the result to a name of its own"
-    return None
-
-
-def _lookup(source: str, name: str | None) -> str | None:
     return None

@@ -62,7 +62,7 @@ class Inplace:
 
     @contextmanager
     def raises(self, rule: str) -> Iterator[None]:
-        """The block must produce a finding of this rule (``"INP102"``, ``"leaf-modified"``), which is then no failure.
+        """The block must produce a finding of this rule, by code or name, which is then no failure.
 
         PyTorch's own error about the same write is caught as well.
 

@@ -70,7 +70,9 @@ class BackwardCall:
 class Judge:
     """Runs backward passes on trial. ``substituting`` makes unpack return other tensors meanwhile."""
 
-    def __init__(self, engine: Callable[..., Any], substituting: Callable[[Substitutes | None], None]) -> None:
+    def __init__(
+        self, engine: Callable[..., Any], substituting: Callable[[Substitutes | None], None]
+    ) -> None:
         self._engine = engine
         self._substituting = substituting
 
@@ -98,7 +100,7 @@ class Judge:
         errors = self._errors(call, leaves, expected, computed)
         if not errors:
             return Judgement((), frozenset(), len(leaves))
-        harmful = set()
+        harmful: set[int] = set()
         if len(groups) == 1 or len(groups) > 64:
             harmful.update(groups)
         else:
@@ -150,9 +152,7 @@ class Judge:
         return tuple(found)
 
 
-def _relative_error(
-    right: list[torch.Tensor | None], computed: list[torch.Tensor | None]
-) -> float | None:
+def _relative_error(right: list[torch.Tensor | None], computed: list[torch.Tensor | None]) -> float | None:
     """``|g - r| / |r|`` in the 2-norm over all leaves, or ``None`` where that is no finite number."""
     gap = norm = 0.0
     with quiet():

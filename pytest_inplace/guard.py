@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,10 +60,8 @@ def examine(program: Callable[[], Any]) -> Examination:
         states.restore()
 
         def again() -> None:
-            try:
+            with suppress(Exception):  # the first run's outcome is the one that counts
                 program()
-            except Exception:  # noqa: S110 - the first run's outcome is the one that counts
-                pass
 
         examination.findings = replay(again, suspects)
         after.restore()

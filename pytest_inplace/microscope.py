@@ -117,6 +117,7 @@ class Microscope:
         """Install hooks, the look at backward calls and the tracer (over ``frame`` too, if given)."""
         import torch
 
+        autograd: Any = torch.autograd
         plain_unpack = make_unpack(active_ledger)
 
         def unpack(record: Record) -> torch.Tensor:
@@ -128,13 +129,13 @@ class Microscope:
             return plain_unpack(record)
 
         self._watch = Watch(self.ledger, unpack, self)
-        self._engine = engine = torch.autograd._engine_run_backward
+        self._engine = engine = autograd._engine_run_backward
 
         def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
             self._before_backward(engine, outputs, args)
             return engine(outputs, *args, **kwargs)
 
-        torch.autograd._engine_run_backward = run_backward
+        autograd._engine_run_backward = run_backward
         self._watch.start()
         if self._tracer is not None:
             self._tracer.start(frame)
@@ -150,12 +151,13 @@ class Microscope:
     def stop(self) -> None:
         import torch
 
+        autograd: Any = torch.autograd
         if self._tracer is not None:
             self._tracer.stop()
         if self._watch is not None:
             self._watch.stop()
         if self._engine is not None:
-            torch.autograd._engine_run_backward = self._engine
+            autograd._engine_run_backward = self._engine
 
     # -- saving -------------------------------------------------------------------------------------
 
@@ -232,7 +234,7 @@ class Microscope:
         import torch
 
         record = entry.record()
-        if record is None or record.used and entry.judged and entry.harmful:
+        if record is None or (record.used and entry.judged and entry.harmful):
             return
         if entry.version_writer is None and version != entry.version:
             entry.version_writer = where
@@ -318,9 +320,7 @@ class Microscope:
     def _substitute(self, substitutes: Substitutes | None) -> None:
         self._substitutes = substitutes
 
-    def _judge(
-        self, judge: Judge, call: BackwardCall, changed: dict[int, tuple[Entry, Record]]
-    ) -> None:
+    def _judge(self, judge: Judge, call: BackwardCall, changed: dict[int, tuple[Entry, Record]]) -> None:
         right: Substitutes = {}
         now: Substitutes = {}
         groups: dict[int, list[int]] = {}

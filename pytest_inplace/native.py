@@ -34,7 +34,7 @@ def explain(error: BaseException) -> Finding | None:
         modified=modified,
         modified_exact=modified is not None,
         raised=str(error),
-        fix=fixes.suggest(code, modified, name),
+        fix=fixes.suggest(code, modified),
     )
 
 
@@ -61,7 +61,11 @@ def _written(frame: FrameType, site: Site, code: str) -> tuple[str | None, torch
             target = node.target
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
             target = node.targets[0]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_"):
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr.endswith("_")
+        ):
             target = node.func.value
         while isinstance(target, ast.Subscript) and not isinstance(_lookup(frame, target), torch.Tensor):
             target = target.value

@@ -102,7 +102,9 @@ def resolve(config: pytest.Config) -> Settings:
         check = config.getini("inplace_check") or False
     latent = config.getoption("inplace_latent") or _ini_choice(config, "inplace_latent", LATENT)
     replay = config.getoption("inplace_replay") or _ini_choice(config, "inplace_replay", REPLAY)
-    settings = Settings(check=bool(check), latent=latent or "error", replay=replay or "auto", json=_json(config))
+    settings = Settings(
+        check=bool(check), latent=latent or "error", replay=replay or "auto", json=_json(config)
+    )
     if settings.replay == "auto" and (config.getoption("usepdb", False) or config.getoption("trace", False)):
         return dataclasses.replace(settings, replay="never", replay_off_because="off under the debugger")
     return settings
@@ -161,7 +163,9 @@ def _with_marker(item: pytest.Item, marker: pytest.Mark, settings: Settings) -> 
     except TypeError as error:
         known = "it takes check, allow, reason, latent and replay, by keyword"
         raise wrong(f"{str(error).removeprefix('inplace_safe() ')}; {known}") from None
-    changes: dict[str, Any] = {"check": _checked(given["check"], lambda v: isinstance(v, bool), "check", wrong)}
+    changes: dict[str, Any] = {
+        "check": _checked(given["check"], lambda v: isinstance(v, bool), "check", wrong)
+    }
     allow = (given["allow"],) if isinstance(given["allow"], str) else given["allow"]
     if not isinstance(allow, list | tuple | set | frozenset):
         raise wrong(f"allow={allow!r} is not a list of rules")
@@ -204,13 +208,12 @@ def _checked(
 
 def header(settings: Settings) -> str:
     """The effective settings, for the header of the run."""
-    replay = f"{settings.replay} ({settings.replay_off_because})" if settings.replay_off_because else settings.replay
-    text = f"inplace: check={'on' if settings.check else 'marked tests'}, latent={settings.latent}, replay={replay}"
+    check = "on" if settings.check else "marked tests"
+    because = f" ({settings.replay_off_because})" if settings.replay_off_because else ""
+    text = f"inplace: check={check}, latent={settings.latent}, replay={settings.replay}{because}"
     return f"{text}, json={settings.json}" if settings.json is not None else text
 
 
 def active(settings: Settings) -> bool:
     """Whether anything was asked for beyond what markers ask for."""
     return settings.check or settings.json is not None
-
-

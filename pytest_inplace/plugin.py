@@ -59,7 +59,9 @@ def inplace(request: pytest.FixtureRequest) -> Inplace:
     if "inplace" not in item.fixturenames:
         raise pytest.UsageError(f"{item.nodeid}: request the fixture 'inplace' as an argument of the test")
     if _check not in item.stash:
-        raise pytest.UsageError(f"{item.nodeid}: the fixture 'inplace' needs the check that inplace_safe(check=False) turned off")
+        raise pytest.UsageError(
+            f"{item.nodeid}: the fixture 'inplace' needs the check that inplace_safe(check=False) turned off"
+        )
     return Inplace(item)
 
 
@@ -152,10 +154,10 @@ def pytest_runtest_makereport(
         root = item.config.rootpath
         findings = [reporting.relative(f, root) for f in check.failing.get(call.when, ())]
         if findings and report.failed:
+            style = item.config.getoption("tbstyle", "auto")
             if call.excinfo is not None and isinstance(call.excinfo.value, InplaceError):
-                style = item.config.getoption("tbstyle", "auto")
                 report.longrepr = reporting.representation(findings, item.nodeid, style)
-            else:
+            elif style != "line":
                 report.longrepr = reporting.attach(report.longrepr, findings, item.nodeid)
         if call.when == "teardown":
             everything = [reporting.relative(f, root) for f in check.findings]

@@ -13,7 +13,9 @@ from typing import Any
 from pytest_inplace.rng import RandomStates
 
 _SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGUSR1", "SIGUSR2")
+    if hasattr(signal, name)
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -39,7 +40,7 @@ def _without_saved_tensor_hooks() -> Iterator[None]:
             autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
-def top_hooks() -> tuple[object, object] | None:
+def top_hooks() -> tuple[Any, Any] | None:
     """The innermost pair of saved-tensor hooks of this thread, or ``None``."""
     import torch
 

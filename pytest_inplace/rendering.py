@@ -7,9 +7,10 @@ import math
 from pytest_inplace.findings import Finding, GradientError, Site, TensorInfo, ValueDiff
 
 _SHORT_DTYPES = {
-    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
-    "int16": "i16", "int8": "i8", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "b8",
-    "complex32": "c32", "complex64": "c64", "complex128": "c128",
+    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
+    "complex32": "c32", "complex64": "c64", "complex128": "c128", "bool": "b8",
+    "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
+    "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8",
 }  # fmt: skip
 SHOWN_GRADIENTS = 5
 
@@ -28,7 +29,9 @@ def subject(tensor: TensorInfo) -> str:
 
 def headline(finding: Finding) -> str:
     """One line: rule, tensor, what happened, how bad."""
-    return f"{finding.code} {finding.rule.name}: {subject(finding.tensor)} {_what(finding)}{_how_bad(finding)}"
+    return (
+        f"{finding.code} {finding.rule.name}: {subject(finding.tensor)} {_what(finding)}{_how_bad(finding)}"
+    )
 
 
 def _what(finding: Finding) -> str:
@@ -45,7 +48,9 @@ def _what(finding: Finding) -> str:
 
 def _how_bad(finding: Finding) -> str:
     if finding.state == "latent":
-        effect = "raise an error" if finding.version_now != finding.version_saved else "compute wrong gradients"
+        effect = (
+            "raise an error" if finding.version_now != finding.version_saved else "compute wrong gradients"
+        )
         return f"; backward never ran over it, and would {effect}"
     if finding.gradients:
         off = f", {percent(finding.relative_error)} off" if finding.relative_error is not None else ""
@@ -80,7 +85,9 @@ def places(finding: Finding) -> list[tuple[str, Site]]:
         operation = f" for {finding.saved.op}" if finding.saved.op else ""
         found.append((f"saved{operation}", finding.saved))
     if finding.modified is not None:
-        found.append(("overwritten" if finding.code not in ("INP104", "INP105") else "refused", finding.modified))
+        found.append(
+            ("overwritten" if finding.code not in ("INP104", "INP105") else "refused", finding.modified)
+        )
     if finding.used is not None:
         found.append(("used by backward", finding.used))
     return found

@@ -69,7 +69,7 @@ def from_sentinel(suspect: Suspect, why: str) -> Finding:
         version_saved=suspect.version_saved,
         version_now=suspect.version_now,
         raised=None if suspect.error is None else str(suspect.error),
-        fix=fixes.suggest(code_of(suspect), None, None),
+        fix=fixes.suggest(code_of(suspect), None),
         note=why,
     )
 
@@ -85,7 +85,9 @@ def judged(suspect: Suspect, entry: Entry | None, why: str | None = None) -> Fin
         return None
     note = why
     if not suspect.latent and not entry.judged:
-        note = f"the gradients could not be compared ({entry.trouble or 'it changed during the backward pass'})"
+        note = (
+            f"the gradients could not be compared ({entry.trouble or 'it changed during the backward pass'})"
+        )
     modified = call_sites.resolve(entry.modified)
     code = code_of(suspect)
     return Finding(
@@ -105,7 +107,7 @@ def judged(suspect: Suspect, entry: Entry | None, why: str | None = None) -> Fin
         relative_error=entry.relative_error,
         raised=None if suspect.error is None else str(suspect.error),
         replayed=why is None,
-        fix=fixes.suggest(code, modified, entry.name),
+        fix=fixes.suggest(code, modified),
         note=note,
     )
 
@@ -118,6 +120,8 @@ def _differs(entry: Entry) -> bool:
 
 
 def _with_op(site: Site | None, op: str | None) -> Site | None:
-    return None if site is None else Site(
-        site.path, site.line, site.function, site.source, site.column, site.end_column, op
+    return (
+        None
+        if site is None
+        else Site(site.path, site.line, site.function, site.source, site.column, site.end_column, op)
     )

@@ -1,4 +1,4 @@
-"""Findings in pytest's own terms: failure representation, the record of a test, the summary, the JSON file."""
+"""Findings in pytest's own terms: the failure, the record of a test, the summary, the JSON file."""
 
 from __future__ import annotations
 
@@ -28,11 +28,19 @@ def relative(finding: Finding, rootpath: Path) -> Finding:
             path = os.path.relpath(os.path.realpath(site.path), os.path.realpath(rootpath))
         except ValueError:  # another drive
             return site
-        return site if path.startswith("..") or site.path.startswith("<") else dataclasses.replace(site, path=path)
+        return (
+            site
+            if path.startswith("..") or site.path.startswith("<")
+            else dataclasses.replace(site, path=path)
+        )
 
     also = tuple(OtherTensor(o.tensor, shorten(o.saved)) for o in finding.also)
     return dataclasses.replace(
-        finding, saved=shorten(finding.saved), modified=shorten(finding.modified), used=shorten(finding.used), also=also
+        finding,
+        saved=shorten(finding.saved),
+        modified=shorten(finding.modified),
+        used=shorten(finding.used),
+        also=also,
     )
 
 
@@ -50,16 +58,16 @@ def representation(findings: list[Finding], nodeid: str, style: Style) -> Any:
     if style == "native":
         return "\n\n".join("\n".join([report(f), *closing(f, nodeid)]) for f in findings)
     chain = []
-    for i, finding in enumerate(findings):
-        crash = _crash(finding, nodeid)
-        following = "Another finding in the same test:" if i + 1 < len(findings) else None
-        entries = _entries(finding, nodeid, "short" if style == "short" else "long")
-        chain.append((ReprTraceback(entries, None, "long" if style != "short" else "short"), crash, following))
     # The first finding comes last, where pytest reads the location of the failure.
-    ordered = [*chain[1:], chain[0]]
-    ordered = [(tb, crash, "Another finding in the same test:" if i + 1 < len(ordered) else None)
-               for i, (tb, crash, _) in enumerate(ordered)]  # fmt: skip
-    return ExceptionChainRepr(ordered)
+    for finding in [*findings[1:], findings[0]]:
+        if style == "line":
+            entries = [ReprEntry(["E   " + headline(finding)], None, None, None, "value")]
+        else:
+            entries = _entries(finding, nodeid, "short" if style == "short" else "long")
+        following = None if finding is findings[0] else "Another finding in the same test:"
+        chain.append((ReprTraceback(entries, None, "short" if style == "short" else "long"),
+                      _crash(finding, nodeid), following))  # fmt: skip
+    return ExceptionChainRepr(chain)
 
 
 def _crash(finding: Finding, nodeid: str) -> ReprFileLocation:
@@ -143,11 +151,14 @@ class Collected:
         coverage = Coverage()
         for each in records:
             c = each["coverage"]
-            coverage.add(Coverage(c["saved"], c["content_checked"], c["version_only"], dict(c["not_checked"])))
+            coverage.add(
+                Coverage(c["saved"], c["content_checked"], c["version_only"], dict(c["not_checked"]))
+            )
         unchecked = [r for r in records if r["verdict"] == "unchecked"]
         lines = [
-            f"{_count(len(records) - len(unchecked), 'test')} checked, {_count(coverage.saved, 'saved tensor')}: "
-            f"{coverage.content_checked} by content, {coverage.version_only} by version only"
+            f"{_count(len(records) - len(unchecked), 'test')} checked, "
+            f"{_count(coverage.saved, 'saved tensor')}: {coverage.content_checked} by content, "
+            f"{coverage.version_only} by version only"
         ]
         lines += self._grouped(records)
         if self.problem:

@@ -1,4 +1,4 @@
-"""The second run of a test in the same process, with fresh function-scoped fixtures and nothing shown twice."""
+"""The second run of a test in the same process: fresh fixtures of its own, and nothing shown twice."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from pytest_inplace.process_state import ProcessState
 from pytest_inplace.replay import replay
 from pytest_inplace.saved import Suspect
 
+_OUTCOMES = (Exception, SystemExit, pytest.fail.Exception, pytest.skip.Exception, pytest.exit.Exception)
+_OF_THE_RUN = ("funcargs", "_request", "_excinfo", "_instance", "_testcase")
+
 
 def replay_item(
     item: pytest.Item, before: ProcessState, suspects: Iterable[Suspect]
@@ -33,29 +36,26 @@ def replay_item(
     if item in setup_state.stack:
         try:
             setup_state.teardown_exact(parent)  # type: ignore[arg-type]
-        except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
+        except _OUTCOMES as error:
             torn_down = error
     after = ProcessState.capture()
     before.restore()
-    kept = {key: item.__dict__[key] for key in ("funcargs", "_request", "_excinfo", "_instance") if key in item.__dict__}
+    kept: dict[str, Any] = {key: item.__dict__[key] for key in _OF_THE_RUN if key in item.__dict__}
 
     def run() -> None:
-        try:
+        with contextlib.suppress(*_OUTCOMES):  # the first run's outcome is the one that counts
             if hasattr(item, "_initrequest"):
                 item._initrequest()
             setup_state.setup(item)
             item.runtest()
-        except (Exception, pytest.fail.Exception, pytest.skip.Exception, pytest.exit.Exception):
-            pass  # the first run's outcome is the one that counts
-        finally:
-            with contextlib.suppress(Exception, pytest.fail.Exception, pytest.skip.Exception):
-                setup_state.teardown_exact(parent)  # type: ignore[arg-type]
+        with contextlib.suppress(*_OUTCOMES):
+            setup_state.teardown_exact(parent)  # type: ignore[arg-type]
 
     try:
         with _output_discarded(), _log_discarded(item), warnings.catch_warnings(record=True):
             return replay(run, suspects), torn_down
     finally:
-        for key in ("funcargs", "_request", "_excinfo", "_instance"):
+        for key in _OF_THE_RUN:
             item.__dict__.pop(key, None)
         item.__dict__.update(kept)
         after.restore()
@@ -83,7 +83,8 @@ def _log_discarded(item: pytest.Item) -> Iterator[None]:
     """Log into a handler of our own, which is also what ``caplog`` sees in the second run."""
     root = logging.getLogger()
     handler = LogCaptureHandler()
-    kept: Any = {key: item.stash[key] for key in (caplog_handler_key, caplog_records_key) if key in item.stash}
+    keys: tuple[Any, ...] = (caplog_handler_key, caplog_records_key)
+    kept = {key: item.stash[key] for key in keys if key in item.stash}
     handlers, root.handlers = root.handlers, [handler]
     level = root.level
     item.stash[caplog_handler_key] = handler
@@ -93,7 +94,7 @@ def _log_discarded(item: pytest.Item) -> Iterator[None]:
     finally:
         root.handlers = handlers
         root.setLevel(level)
-        for key in (caplog_handler_key, caplog_records_key):
+        for key in keys:
             if key in kept:
                 item.stash[key] = kept[key]
             elif key in item.stash:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType
@@ -31,7 +30,7 @@ Unpack = Callable[["Record"], "torch.Tensor"]
 
 
 LEAF, INPUT, OUTPUT = range(3)
-"""How a node holds a saved tensor: a leaf or an input is the tensor itself, an output is an alias of it."""
+"""How a node holds a tensor: a leaf or an input is the tensor itself, an output is an alias of it."""
 
 
 class Record:
@@ -99,12 +98,7 @@ class Ledger:
     accepted: dict[int, int] = field(default_factory=dict)
     on_saved: Callable[[Record], None] | None = None
     on_dropped: Callable[[Record], None] | None = None
-    live: weakref.WeakSet[Record] | None = None
     died: int = 0
-
-    def track_live(self) -> None:
-        """Keep weak references to the records, for questions about all that is saved right now."""
-        self.live = weakref.WeakSet()
 
     def close(self) -> None:
         """End the watch: look at what is still saved and unused, and ignore what dies later."""
@@ -233,6 +227,8 @@ def make_pack(ledger: Ledger) -> Pack:
             kind, output_nr, keep = OUTPUT, tensor.output_nr, tensor.detach()
         else:
             kind, output_nr, keep = INPUT, tensor.output_nr, tensor
+        where: Capture | None
+        digest: int | None
         while True:
             code = frame.f_code
             inside = library.get(code)
@@ -259,8 +255,6 @@ def make_pack(ledger: Ledger) -> Pack:
         record = Record(keep, version, digest, ordinal, where, kind, output_nr, ledger)
         if ledger.on_saved is not None:
             ledger.on_saved(record)
-        if ledger.live is not None:
-            ledger.live.add(record)
         return record
 
     def unmapped() -> int:

@@ -88,10 +88,14 @@ def version_error(
     if tensor.is_nested:
         shape = str(tensor._nested_tensor_size()).strip("[]")
     message = message.replace("[torch.FloatTensor [3]]", f"[{tensor.type()} [{shape}]]")
-    message = message.replace("is at version 1; expected version 0", f"is at version {now}; expected version {saved}")
+    message = message.replace(
+        "is at version 1; expected version 0", f"is at version {now}; expected version {saved}"
+    )
     if producer is not None:
         message = re.sub(
-            r"which is output 0 of Exp\w*,", lambda _: f"which is output {output_nr} of {producer_name(producer)},", message
+            r"which is output 0 of Exp\w*,",
+            lambda _: f"which is output {output_nr} of {producer_name(producer)},",
+            message,
         )
     return RuntimeError(message)
 

@@ -24,6 +24,7 @@ _MAX_RUNS = 1 << 16
 _buffers: dict[int, Any] = {}
 _layouts: dict[tuple[Any, Any], Any] = {}
 
+
 def dtype_name(tensor: torch.Tensor) -> str:
     """torch's name of the dtype without its prefix, such as ``float32``."""
     return str(tensor.dtype).removeprefix("torch.")
@@ -43,10 +44,11 @@ def unreadable(tensor: torch.Tensor) -> str | None:
     """Why the content of ``tensor`` cannot be read as bytes of CPU memory, or ``None`` where it can."""
     import torch
 
-    if type(tensor) not in plain_types():
-        # A traceable wrapper subclass has no memory of its own; other subclasses are plain memory.
-        if hasattr(tensor, "__tensor_flatten__") or type(tensor).__name__ == "FakeTensor":
-            return f"{type(tensor).__name__} subclass"
+    # A traceable wrapper subclass has no memory of its own; other subclasses are plain memory.
+    if type(tensor) not in plain_types() and (
+        hasattr(tensor, "__tensor_flatten__") or type(tensor).__name__ == "FakeTensor"
+    ):
+        return f"{type(tensor).__name__} subclass"
     if tensor.layout is not torch.strided:
         return f"{str(tensor.layout).removeprefix('torch.')} layout"
     if tensor.is_nested:
@@ -152,7 +154,11 @@ def snapshot(tensor: torch.Tensor) -> torch.Tensor:
     if detached.is_neg():
         return torch._neg_view(snapshot(torch._neg_view(detached)))
     shape, stride = tuple(detached.shape), detached.stride()
-    if detached.is_quantized or 0 in shape or any(s == 0 and d > 1 for s, d in zip(stride, shape, strict=True)):
+    if (
+        detached.is_quantized
+        or 0 in shape
+        or any(s == 0 and d > 1 for s, d in zip(stride, shape, strict=True))
+    ):
         return _expanded_snapshot(detached)
     copy = torch.empty_strided(shape, stride, dtype=detached.dtype, device=detached.device)
     return copy.copy_(detached)
@@ -212,9 +218,7 @@ def difference(before: torch.Tensor, after: torch.Tensor) -> ValueDiff:
     # topk gives ties in no fixed order; by index, the report is the same every time.
     top.sort(key=lambda i: (-float(gap.flatten()[i]), i))
     finite = gap[gap.isfinite() & (gap >= 0)]
-    largest = tuple(
-        Change(_unravel(i, tuple(a.shape)), number(before, i), number(after, i)) for i in top
-    )
+    largest = tuple(Change(_unravel(i, tuple(a.shape)), number(before, i), number(after, i)) for i in top)
     biggest = float(finite.max()) if finite.numel() == (gap >= 0).sum() else None
     return ValueDiff(changed, total, biggest, largest)
 

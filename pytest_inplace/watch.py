@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pytest_inplace import coexist
 from pytest_inplace.quiet import top_hooks
 from pytest_inplace.saved import Ledger, Pack, Unpack, make_pack, make_unpack
 
@@ -45,19 +46,25 @@ class Watch:
             self.ledger.coverage.not_checked("saved-tensor hooks were disabled before the test")
         elif self._pair is not None:
             autograd._push_saved_tensors_default_hooks(*self._pair)
+        coexist.install(_is_ours)
         _active.append(self)
 
     def pause(self) -> None:
         """Stop watching for a while; what was saved so far stays checked."""
         if self in _active:
             _active.remove(self)
-            if self._pair is not None:
+            coexist.uninstall()
+            if self._pair is not None and not coexist.give_up(self._pair):
                 _remove_hooks(self._pair)
 
     def stop(self) -> None:
         """Stop watching for good."""
         self.pause()
         self.ledger.close()
+
+
+def _is_ours(pair: tuple[Any, Any]) -> bool:
+    return any(watch._pair is not None and pair[0] is watch._pair[0] for watch in _active)
 
 
 def _remove_hooks(pair: tuple[Any, Any]) -> None:

@@ -17,9 +17,11 @@ from pytest_inplace.call_sites import Capture, is_library, user_frame
 Step = Callable[[Capture, FrameType], None]
 Returned = Callable[[FrameType, Any], None]
 
-_WRITING = ("CALL", "PRECALL", "BINARY_OP", "INPLACE_", "STORE_SUBSCR", "STORE_ATTR", "STORE_SLICE", "FOR_ITER",
-            "DELETE_", "SEND", "BEFORE_WITH", "SETUP_WITH", "WITH_EXCEPT_START", "BINARY_", "UNARY_", "LOAD_ATTR",
-            "RERAISE", "CONTAINS_OP", "COMPARE_OP", "YIELD", "GET_")  # fmt: skip
+_WRITING = (
+    "CALL", "PRECALL", "BINARY_", "UNARY_", "INPLACE_", "COMPARE_OP", "CONTAINS_OP", "STORE_SUBSCR",
+    "STORE_ATTR", "STORE_SLICE", "DELETE_", "LOAD_ATTR", "FOR_ITER", "GET_", "SEND", "YIELD", "BEFORE_WITH",
+    "SETUP_WITH", "WITH_EXCEPT_START", "RERAISE",
+)  # fmt: skip
 _offsets: dict[CodeType, frozenset[int]] = {}
 
 
