@@ -23,12 +23,17 @@ class Yielded(threading.local):
 _yielded = Yielded()
 
 
-def install(is_ours: Callable[[tuple[Any, Any]], bool]) -> None:
-    """Put the patches of this module in place for one more watch."""
+def install(
+    is_ours: Callable[[tuple[Any, Any]], bool], patches: Callable[[], list[tuple[Any, str, Any]]]
+) -> None:
+    """Put our patches in place for one more watch; ``patches`` gives those of others, to be put in first."""
     global _users
     with _lock:
         _users += 1
         if _users == 1:
+            for owner, name, replacement in patches():
+                _patched.append((owner, name, owner.__dict__[name]))
+                setattr(owner, name, replacement)
             _patch_disabling(is_ours)
 
 

@@ -34,6 +34,17 @@ RULES: tuple[Rule, ...] = (
     Rule("INP103", "leaf-modified", "a leaf that requires grad changed between its use and backward"),
     Rule("INP104", "leaf-inplace", "an in-place operation on a leaf that requires grad"),
     Rule("INP105", "view-inplace", "an in-place operation on a view that autograd forbids"),
+    Rule(
+        "INP201", "ctx-attribute-modified", "a Function kept a tensor on ctx, and it changed before backward"
+    ),
+    Rule(
+        "INP202",
+        "input-modified-without-mark-dirty",
+        "a Function's forward wrote to its input and did not mark it dirty",
+    ),
+    Rule("INP203", "grad-modified", "a backward or a hook changed in place a gradient that others share"),
+    Rule("INP204", "recompute-diverged", "a checkpoint recomputed other values than the forward pass had"),
+    Rule("INP205", "hooks-aliased", "saved-tensor hooks kept an alias of a tensor, and that changed"),
     Rule("INP206", "frozen-modified", "a tensor that the test declared frozen was written"),
 )
 _BY_KEY = {key: rule for rule in RULES for key in (rule.code, rule.name)}

@@ -133,12 +133,19 @@ class Inplace:
             InplaceError: at the end of the block, with one INP206 finding for each that was written.
             TypeError: if a target is neither a tensor nor a module.
         """
+        from pytest_inplace.evidence import Watched
         from pytest_inplace.guard import InplaceError
+        from pytest_inplace.quiet import quiet
 
         lens = self._lens()
-        with lens.frozen(_named(targets)) as held:
+        with quiet():
+            held = [Watched.of(name, tensor, by_version=True) for name, tensor in _named(targets)]
+        lens.watched += held
+        try:
             yield
-            findings = [_frozen_finding(item) for item in held if item.written()]
+            findings = [_frozen_finding(item) for item in held if item.changed()]
+        finally:
+            lens.watched = [item for item in lens.watched if item not in held]
         if findings:
             lens.frozen_findings += findings
             raise InplaceError(findings)
@@ -165,7 +172,7 @@ def _frozen_finding(item: Any) -> Finding:
     from pytest_inplace import call_sites, values
     from pytest_inplace.quiet import quiet
 
-    tensor = item.tensor
+    tensor = item.ref()
     modified = call_sites.resolve(item.writer)
     with quiet():
         diff = values.difference(item.copy, tensor)

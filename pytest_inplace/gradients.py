@@ -19,8 +19,9 @@ from pytest_inplace.quiet import quiet
 if TYPE_CHECKING:
     import torch
 
-Substitutes = dict[int, "torch.Tensor"]
-"""Ordinal of a save -> the tensor that unpack is to return for it."""
+Substitutes = dict[Any, Any]
+"""What a trial run is to use instead: the ordinal of a save -> the tensor that unpack returns for it; the key
+of something kept outside autograd -> what to put in its place, or ``None`` to leave it as it is."""
 
 
 @dataclass
@@ -28,7 +29,7 @@ class Judgement:
     """The gradients that differ, and which groups of changed saves make them differ."""
 
     errors: tuple[GradientError, ...]
-    harmful: frozenset[int]
+    harmful: frozenset[Any]
     leaves: int
     relative_error: float | None = None
 
@@ -41,6 +42,8 @@ class BackwardCall:
     grad_outputs: Sequence[torch.Tensor | None]
     inputs: Sequence[Any]
     frame: FrameType | None
+    accumulating: list[torch.Tensor] | None = None
+    """Set for a graph with reentrant checkpoints, which refuse to capture gradients: the leaves in them."""
 
     def leaves(self) -> list[torch.Tensor]:
         """Where gradients end: the given inputs, or every leaf below the outputs."""
@@ -81,7 +84,7 @@ class Judge:
         call: BackwardCall,
         right: Substitutes,
         now: Substitutes,
-        groups: dict[int, list[int]],
+        groups: dict[Any, list[Any]],
     ) -> Judgement:
         """Compare the gradients from the ``right`` values with those from the values ``now``.
 
@@ -95,12 +98,14 @@ class Judge:
             Exception: whatever the backward pass raises on trial.
         """
         leaves = call.leaves()
+        if call.accumulating is not None:
+            leaves += [t for t in call.accumulating if all(t is not leaf for leaf in leaves)]
         expected = self._gradients(call, leaves, right)
         computed = self._gradients(call, leaves, now)
         errors = self._errors(call, leaves, expected, computed)
         if not errors:
             return Judgement((), frozenset(), len(leaves))
-        harmful: set[int] = set()
+        harmful: set[Any] = set()
         if len(groups) == 1 or len(groups) > 64:
             harmful.update(groups)
         else:
@@ -120,6 +125,8 @@ class Judge:
             roots = tuple(g if g is None else values.snapshot(g) for g in call.grad_outputs)
         self._substituting(substitutes)
         try:
+            if call.accumulating is not None:
+                return self._accumulated(call, leaves, roots)
             # torch.autograd.grad's own way: capture the gradients, keep the graph, accumulate nothing.
             return list(
                 self._engine(
@@ -129,6 +136,22 @@ class Judge:
             )  # fmt: skip
         finally:
             self._substituting(None)
+
+    def _accumulated(
+        self, call: BackwardCall, leaves: list[torch.Tensor], roots: tuple[torch.Tensor | None, ...]
+    ) -> list[torch.Tensor | None]:
+        """The gradients by way of ``.grad``, which is put back."""
+        kept = [leaf.grad for leaf in leaves]
+        try:
+            for leaf in leaves:
+                leaf.grad = None
+            self._engine(
+                tuple(call.outputs), roots, True, False, (), allow_unreachable=True, accumulate_grad=True
+            )
+            return [leaf.grad for leaf in leaves]
+        finally:
+            for leaf, gradient in zip(leaves, kept, strict=True):
+                leaf.grad = gradient
 
     def _errors(
         self,

@@ -6,14 +6,15 @@ import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pytest_inplace import call_sites, names, values
 from pytest_inplace.call_sites import Capture
-from pytest_inplace.findings import Finding, GradientError, ValueDiff
+from pytest_inplace.evidence import Entry, Evidence, Group, Watched
+from pytest_inplace.findings import Finding, ValueDiff
 from pytest_inplace.gradients import BackwardCall, Judge, Substitutes
+from pytest_inplace.outside import Outside
 from pytest_inplace.quiet import quiet
 from pytest_inplace.rng import RandomStates
 from pytest_inplace.saved import Ledger, Record, Suspect, latent_suspect, make_unpack
@@ -27,83 +28,18 @@ MAX_WATCHED = 256
 MAX_JUDGEMENTS = 200
 
 
-@dataclass
-class Entry:
-    """What is known about one watched save. Holds a copy of the values, never the tensor."""
-
-    record: weakref.ref[Record]
-    copy: torch.Tensor
-    digest: int | None
-    version: int
-    where: Capture | None
-    node: int
-    memory: tuple[Any, ...]
-    name: str | None = None
-    op: str | None = None
-    writer: Capture | None = None
-    version_writer: Capture | None = None
-    written_at: int | None = None
-    extended: bool = False
-    values: ValueDiff | None = None
-    version_now: int | None = None
-    harmful: bool | None = None
-    judged: bool = False
-    errors: tuple[GradientError, ...] = ()
-    leaves: int = 0
-    relative_error: float | None = None
-    trouble: str | None = None
-
-    @property
-    def modified(self) -> Capture | None:
-        return self.writer or self.version_writer
-
-
-@dataclass
-class FrozenTensor:
-    """A tensor that a test declared frozen, what it held then, and the instruction that changed it."""
-
-    name: str
-    tensor: torch.Tensor
-    copy: torch.Tensor
-    version: int
-    digest: int | None
-    writer: Capture | None = None
-
-    def look(self, where: Capture | None) -> None:
-        if self.writer is None and self.written():
-            self.writer = where
-
-    def written(self) -> bool:
-        return self.tensor._version != self.version or values.digest(self.tensor) != self.digest
-
-
-@dataclass
-class Group:
-    """Saves of the same elements of memory: one look tells whether any of them changed."""
-
-    entries: list[Entry]
-    version: int
-    digest: int | None
-
-    def tensor(self) -> torch.Tensor | None:
-        for entry in self.entries:
-            record = entry.record()
-            if record is not None:
-                return record.tensor
-        return None
-
-
 class Microscope:
-    """Watches the saves with the given ordinals (all of them if ``None``) during one run of a program."""
+    """Watches the suspects with the given keys (everything if ``None``) during one run of a program."""
 
-    def __init__(self, ordinals: frozenset[int] | None, lines: bool = True) -> None:
-        self.ledger = Ledger(on_saved=self._saved, on_dropped=self._dropped)
+    def __init__(self, keys: frozenset[Any] | None, lines: bool = True) -> None:
+        self.outside = Outside(self, keys)
+        self.ledger = Ledger(on_saved=self._saved, on_dropped=self._dropped, on_held=self.outside.held)
         self.entries: dict[int, Entry] = {}
-        self._ordinals = ordinals
+        self._keys = keys
         self._groups: dict[tuple[Any, ...], Group] = {}
         self._substitutes: Substitutes | None = None
         self._judgements = 0
-        self._frozen: list[FrozenTensor] = []
+        self.watched: list[Watched] = []
         self.frozen_findings: list[Finding] = []
         self._busy = False
         self._extending: list[Entry] = []
@@ -164,7 +100,7 @@ class Microscope:
     def _saved(self, record: Record) -> None:
         if self._extending:
             self._look_for_extension(record.tensor)
-        if self._ordinals is not None and record.ordinal not in self._ordinals:
+        if self._keys is not None and record.ordinal not in self._keys:
             return
         if self._substitutes is not None:
             return
@@ -177,9 +113,14 @@ class Microscope:
         memory = self._memory(tensor)
         frame = call_sites.user_frame(sys._getframe(1))
         entry = Entry(
-            weakref.ref(record), copy, record.digest, record.version, record.where, node, memory,
-            names.tensor_name(tensor, frame),
-        )  # fmt: skip
+            names.tensor_name(tensor, frame, record.where and record.where[0]),
+            record=weakref.ref(record),
+            copy=copy,
+            digest=record.digest,
+            version=record.version,
+            where=record.where,
+            node=node,
+        )
         self.entries[record.ordinal] = entry
         group = self._groups.get(memory)
         if group is None or group.tensor() is None:
@@ -203,7 +144,7 @@ class Microscope:
             return
         if self._groups:
             self._look(where, frame)
-        for item in self._frozen:
+        for item in self.watched:
             item.look(where)
 
     def _look(self, where: Capture | None, frame: FrameType | None) -> None:
@@ -310,47 +251,61 @@ class Microscope:
             record = entry.record()
             if record is not None and not entry.harmful and self._compare(entry, record):
                 changed[ordinal] = (entry, record)
-        if not changed:
-            return
-        self._judgements += 1
         frame = call_sites.user_frame(sys._getframe(2))
         call = BackwardCall(outputs, args[0], args[3] or (), frame)
+        self.outside.follow_inputs(call)
+        if not changed and not self.outside.pending():
+            return
+        self._judgements += 1
         self._judge(Judge(engine, self._substitute), call, changed)
 
     def _substitute(self, substitutes: Substitutes | None) -> None:
         self._substitutes = substitutes
 
+    @property
+    def on_trial(self) -> bool:
+        """Whether a backward pass is running on trial right now."""
+        return self._substitutes is not None
+
+    @property
+    def substitutes(self) -> Substitutes:
+        return self._substitutes or {}
+
     def _judge(self, judge: Judge, call: BackwardCall, changed: dict[int, tuple[Entry, Record]]) -> None:
         right: Substitutes = {}
         now: Substitutes = {}
-        groups: dict[int, list[int]] = {}
+        groups: dict[Any, list[Any]] = {}
+        evidence: dict[Any, Evidence] = {ordinal: entry for ordinal, (entry, _) in changed.items()}
         with quiet():
             for ordinal, (entry, record) in changed.items():
                 right[ordinal] = entry.copy
                 same_layout = entry.copy.shape == record.tensor.shape
                 now[ordinal] = _in_layout_of(entry.copy, record.tensor) if same_layout else record.tensor
                 groups.setdefault(_storage_key(record.tensor), []).append(ordinal)
+            self.outside.put_on_trial(call, right, now, groups, evidence)
         states = RandomStates.capture()
-        saves = self.ledger.saves
+        counts = self.ledger.saves, self.ledger.holds, self.ledger.calls
         try:
             verdict = judge.judge(call, right, now, groups)
         except Exception as error:
-            for entry, _ in changed.values():
-                entry.trouble = f"{type(error).__name__}: {error}".splitlines()[0]
+            for each in evidence.values():
+                each.trouble = f"{type(error).__name__}: {error}".splitlines()[0]
             return
         finally:
-            self.ledger.saves = saves
+            self.ledger.saves, self.ledger.holds, self.ledger.calls = counts
             states.restore()
-        for key, ordinals in groups.items():
-            for ordinal in ordinals:
-                entry = changed[ordinal][0]
-                entry.judged, entry.harmful = True, key in verdict.harmful
-                entry.errors = verdict.errors if entry.harmful else ()
-                entry.leaves = verdict.leaves
-                entry.relative_error = verdict.relative_error if entry.harmful else None
+        for key, members in groups.items():
+            for member in members:
+                each = evidence[member]
+                each.judged, each.harmful = True, key in verdict.harmful
+                each.errors = verdict.errors if each.harmful else ()
+                each.leaves = verdict.leaves
+                each.relative_error = verdict.relative_error if each.harmful else None
 
-    def reproduced(self, suspect: Suspect) -> Entry | None:
-        """What the replay saw of a suspect, or ``None`` if it did not happen again."""
+    def reproduced(self, suspect: Suspect) -> Evidence | None:
+        """What this run saw of a suspect, or ``None`` if it did not happen again."""
+        if suspect.kind != "saved":
+            return self.outside.reproduced(suspect)
         entry = self.entries.get(suspect.ordinal) if suspect.ordinal is not None else None
         if entry is None or entry.values is None or entry.where != suspect.where:
             return None
@@ -400,22 +355,6 @@ class Microscope:
     @staticmethod
     def _state(record: Record) -> tuple[int, int | None]:
         return record.tensor._version, values.digest(record.tensor)
-
-    @contextlib.contextmanager
-    def frozen(self, tensors: list[tuple[str, torch.Tensor]]) -> Iterator[list[FrozenTensor]]:
-        """Watch tensors that nothing inside may write; yields what was known of them, to compare after."""
-        held = []
-        for name, tensor in tensors:
-            with quiet():
-                copy = values.snapshot(tensor)
-            item = FrozenTensor(name, tensor, copy, tensor._version, values.digest(tensor))
-            held.append(item)
-        self._frozen.extend(held)
-        try:
-            yield held
-        finally:
-            for item in held:
-                self._frozen.remove(item)
 
 
 def _in_layout_of(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:

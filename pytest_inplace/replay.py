@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from pytest_inplace import call_sites, fixes
 from pytest_inplace.findings import Finding, Site, TensorInfo, merge
-from pytest_inplace.microscope import Entry, Microscope
+from pytest_inplace.evidence import Case, Evidence
+from pytest_inplace.microscope import Microscope
 from pytest_inplace.saved import Suspect
 
 NOT_REPRODUCED = (
@@ -24,7 +26,7 @@ def replay(run: Callable[[], object], suspects: Iterable[Suspect], lines: bool =
         lines: trace lines, to name the one that wrote.
     """
     suspects = list(suspects)
-    microscope = Microscope(frozenset(s.ordinal for s in suspects if s.ordinal is not None), lines)
+    microscope = Microscope(frozenset(key for s in suspects if (key := key_of(s)) is not None), lines)
     microscope.start()
     try:
         run()
@@ -50,8 +52,18 @@ def _saving_order(suspect: Suspect) -> int:
     return suspect.ordinal if suspect.ordinal is not None else -1
 
 
+def key_of(suspect: Suspect) -> Any:
+    """What identifies a suspect in another run of the same program, or ``None``."""
+    return suspect.ordinal if suspect.kind == "saved" else suspect.key
+
+
+_CODES = {"ctx": "INP201", "input": "INP202", "grad": "INP203", "recompute": "INP204", "hooks": "INP205"}
+
+
 def code_of(suspect: Suspect) -> str:
     """The rule that a suspect breaks."""
+    if suspect.kind != "saved":
+        return _CODES[suspect.kind]
     if suspect.leaf:
         return "INP103"
     return "INP101" if suspect.version_now != suspect.version_saved else "INP102"
@@ -74,7 +86,7 @@ def from_sentinel(suspect: Suspect, why: str) -> Finding:
     )
 
 
-def judged(suspect: Suspect, entry: Entry | None, why: str | None = None) -> Finding | None:
+def judged(suspect: Suspect, entry: Evidence | None, why: str | None = None) -> Finding | None:
     """The finding for a suspect after the replay, or ``None`` if it is harmless."""
     if entry is None:
         return None if suspect.needs_extension else from_sentinel(suspect, NOT_REPRODUCED)
@@ -88,12 +100,16 @@ def judged(suspect: Suspect, entry: Entry | None, why: str | None = None) -> Fin
         note = (
             f"the gradients could not be compared ({entry.trouble or 'it changed during the backward pass'})"
         )
+    if isinstance(entry, Case):
+        if suspect.kind == "input" and not entry.judged:
+            return None  # nothing computed from it went into a backward pass
+        note = why if suspect.kind == "input" else entry.note or note
     modified = call_sites.resolve(entry.modified)
     code = code_of(suspect)
     return Finding(
         code=code,
         state="latent" if suspect.latent else "confirmed",
-        tensor=TensorInfo(entry.name, suspect.shape, suspect.dtype, suspect.device, suspect.leaf),
+        tensor=_tensor(suspect, entry),
         saved=_with_op(call_sites.resolve(suspect.where), suspect.op or entry.op),
         modified=modified,
         modified_exact=modified is not None,
@@ -102,7 +118,7 @@ def judged(suspect: Suspect, entry: Entry | None, why: str | None = None) -> Fin
         version_now=suspect.version_now,
         values=entry.values,
         gradients=entry.errors,
-        gradients_judged=entry.judged,
+        gradients_judged=entry.judged and suspect.kind != "input",
         gradients_total=entry.leaves,
         relative_error=entry.relative_error,
         raised=None if suspect.error is None else str(suspect.error),
@@ -112,7 +128,13 @@ def judged(suspect: Suspect, entry: Entry | None, why: str | None = None) -> Fin
     )
 
 
-def _differs(entry: Entry) -> bool:
+def _tensor(suspect: Suspect, entry: Evidence) -> TensorInfo:
+    if isinstance(entry, Case) and entry.tensor is not None:
+        return entry.tensor
+    return TensorInfo(entry.name, suspect.shape, suspect.dtype, suspect.device, suspect.leaf)
+
+
+def _differs(entry: Evidence) -> bool:
     """Whether a silent change did harm; where the gradients could not be compared, a change of values."""
     if entry.judged:
         return bool(entry.harmful)

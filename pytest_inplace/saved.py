@@ -84,6 +84,8 @@ class Suspect:
     latent: bool = False
     needs_extension: bool = False
     error: BaseException | None = None
+    kind: str = "saved"
+    key: Any = None
 
 
 @dataclass
@@ -96,6 +98,9 @@ class Ledger:
     saves: int = 0
     acknowledged: int = 0
     accepted: dict[int, int] = field(default_factory=dict)
+    holds: int = 0
+    calls: int = 0
+    on_held: Callable[[Any], None] | None = None
     on_saved: Callable[[Record], None] | None = None
     on_dropped: Callable[[Record], None] | None = None
     died: int = 0
@@ -209,7 +214,8 @@ def make_pack(ledger: Ledger) -> Pack:
     is_library = call_sites.is_library
     getframe = sys._getframe
     coverage = ledger.coverage
-    apply_code: CodeType = Function.apply.__func__.__code__  # type: ignore[attr-defined]
+    apply: Any = Function.__dict__["apply"].__func__
+    apply_code: CodeType = getattr(apply, "__wrapped__", apply).__code__
 
     def pack(tensor: torch.Tensor) -> Record:
         if type(tensor) not in plain or function_modes():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_inplace import coexist
+from pytest_inplace import coexist, functions, user_hooks
 from pytest_inplace.quiet import top_hooks
 from pytest_inplace.saved import Ledger, Pack, Unpack, make_pack, make_unpack
 
@@ -46,7 +46,7 @@ class Watch:
             self.ledger.coverage.not_checked("saved-tensor hooks were disabled before the test")
         elif self._pair is not None:
             autograd._push_saved_tensors_default_hooks(*self._pair)
-        coexist.install(_is_ours)
+        coexist.install(_is_ours, _patches)
         _active.append(self)
 
     def pause(self) -> None:
@@ -61,6 +61,13 @@ class Watch:
         """Stop watching for good."""
         self.pause()
         self.ledger.close()
+
+
+def _patches() -> list[tuple[Any, str, Any]]:
+    return [
+        *functions.patches(active_ledger, active_lens),
+        *user_hooks.patches(active_ledger, active_lens),
+    ]
 
 
 def _is_ours(pair: tuple[Any, Any]) -> bool:

@@ -1,0 +1,147 @@
+"""What the second run learns about each suspect: who wrote, which values changed, what the verdict was."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_inplace import values
+from pytest_inplace.call_sites import Capture
+from pytest_inplace.findings import GradientError, TensorInfo, ValueDiff
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_inplace.saved import Record
+
+
+@dataclass
+class Evidence:
+    """The parts that a finding is made of, whatever kept the tensor."""
+
+    name: str | None = None
+    op: str | None = None
+    writer: Capture | None = None
+    version_writer: Capture | None = None
+    values: ValueDiff | None = None
+    version_now: int | None = None
+    harmful: bool | None = None
+    judged: bool = False
+    errors: tuple[GradientError, ...] = ()
+    leaves: int = 0
+    relative_error: float | None = None
+    trouble: str | None = None
+    extended: bool = False
+
+    @property
+    def modified(self) -> Capture | None:
+        return self.writer or self.version_writer
+
+
+@dataclass
+class Entry(Evidence):
+    """A watched save. Holds a copy of the values, never the tensor."""
+
+    record: weakref.ref[Record] = field(kw_only=True)
+    copy: torch.Tensor = field(kw_only=True)
+    digest: int | None = field(kw_only=True)
+    version: int = field(kw_only=True)
+    where: Capture | None = field(kw_only=True)
+    node: int = field(kw_only=True)
+    written_at: int | None = None
+
+
+@dataclass
+class Watched:
+    """A tensor outside autograd's saves that is compared after every step: what it held, who changed it.
+
+    ``by_version`` counts a moved version as a change too; without it a tensor that is put back bit for
+    bit counts as unchanged.
+    """
+
+    name: str
+    ref: weakref.ref[torch.Tensor]
+    copy: torch.Tensor
+    version: int
+    digest: int | None
+    by_version: bool = False
+    writer: Capture | None = None
+
+    @classmethod
+    def of(cls, name: str, tensor: torch.Tensor, by_version: bool = False) -> Watched:
+        """Start from what ``tensor`` holds now. Call it inside ``quiet()``."""
+        return cls(
+            name,
+            weakref.ref(tensor),
+            values.snapshot(tensor),
+            tensor._version,
+            values.digest(tensor),
+            by_version,
+        )
+
+    def look(self, where: Capture | None) -> None:
+        changed = self.changed()
+        if changed and self.writer is None:
+            self.writer = where
+        elif not changed and not self.by_version:
+            self.writer = None
+
+    def changed(self) -> bool:
+        tensor = self.ref()
+        if tensor is None:
+            return False
+        if self.by_version and tensor._version != self.version:
+            return True
+        return values.digest(tensor) != self.digest
+
+    def info(self) -> TensorInfo | None:
+        tensor = self.ref()
+        if tensor is None:
+            return None
+        return TensorInfo(
+            self.name, tuple(tensor.shape), values.dtype_name(tensor), str(tensor.device), tensor.is_leaf
+        )
+
+
+@dataclass
+class Group:
+    """Saves of the same elements of memory: one look tells whether any of them changed."""
+
+    entries: list[Entry]
+    version: int
+    digest: int | None
+
+    def tensor(self) -> torch.Tensor | None:
+        for entry in self.entries:
+            record = entry.record()
+            if record is not None:
+                return record.tensor
+        return None
+
+
+@dataclass
+class Case(Evidence):
+    """A suspect outside autograd's saves: on a ctx, in a user's hooks, in a checkpoint, a gradient, an input."""
+
+    kind: str = field(kw_only=True)
+    watched: list[Watched] = field(kw_only=True, default_factory=list)
+    original: torch.Tensor | None = None
+    alive: weakref.ref[Any] | None = None
+    region: Region | None = None
+    tensor: TensorInfo | None = None
+    edge: tuple[Any, int] | None = None
+    after: int = 0
+    note: str | None = None
+    seen: bool = False
+
+    def first_changed(self) -> Watched | None:
+        return next((w for w in self.watched if w.changed()), None)
+
+
+@dataclass
+class Region:
+    """One run of a checkpointed function: what it was given, watched until it is run again."""
+
+    watched: list[Watched]
+    preserve_rng_state: bool
