@@ -360,9 +360,10 @@ class Microscope:
 def _in_layout_of(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """A copy of ``tensor`` in the memory layout of ``like``: the same kernels run on both."""
     copy = values.snapshot(like)
-    if copy.stride() == tensor.stride() or not values.same_values(copy, copy):
+    expanded = any(s == 0 and d > 1 for s, d in zip(copy.stride(), copy.shape, strict=True))
+    if expanded or copy.stride() == tensor.stride() or values.unreadable(copy) is not None:
         return values.snapshot(tensor)
-    return copy.copy_(tensor.detach()) if values.unreadable(copy) is None else values.snapshot(tensor)
+    return copy.copy_(tensor.detach())
 
 
 def _storage_key(tensor: torch.Tensor) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType
@@ -147,6 +148,13 @@ class Ledger:
             self.coverage.not_checked(f"error in the check of an unused graph: {type(error).__name__}")
 
 
+def _same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
+    try:
+        return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
+    except RuntimeError:
+        return False
+
+
 def requires_grad_leaf(tensor: torch.Tensor) -> bool:
     """Whether ``tensor`` is a leaf that requires grad or shares memory, as a view, with one."""
     if tensor.grad_fn is None:
@@ -205,6 +213,7 @@ def make_pack(ledger: Ledger) -> Pack:
 
     # Everything the hot path needs is a local: it runs once for every tensor that autograd saves.
     peek = torch._C._autograd._get_sequence_nr
+    checkpoint_file = torch.utils.checkpoint.__file__
     function_modes = torch._C._len_torch_function_stack
     plain = values.plain_types()
     buffers = values._buffers
@@ -214,6 +223,7 @@ def make_pack(ledger: Ledger) -> Pack:
     is_library = call_sites.is_library
     getframe = sys._getframe
     coverage = ledger.coverage
+    resaved = _resaved
     apply: Any = Function.__dict__["apply"].__func__
     apply_code: CodeType = getattr(apply, "__wrapped__", apply).__code__
 
@@ -229,7 +239,7 @@ def make_pack(ledger: Ledger) -> Pack:
         node = tensor.grad_fn
         if node is None:
             kind, output_nr, keep = LEAF, 0, tensor
-        elif (node._sequence_nr() + 1 == peek()) if function is None else made_by(node, function):
+        elif newest(tensor, node, frame) if function is None else made_by(node, function):
             kind, output_nr, keep = OUTPUT, tensor.output_nr, tensor.detach()
         else:
             kind, output_nr, keep = INPUT, tensor.output_nr, tensor
@@ -256,12 +266,43 @@ def make_pack(ledger: Ledger) -> Pack:
                 digest = slow_digest(tensor)
         except RuntimeError:
             digest = slow_digest(tensor)
+        if resaved:
+            original = unpacked_here(tensor)
+            if original is not None:
+                # Double backward: plain PyTorch saves the original again, not the copy made by unpack.
+                kind, output_nr, keep = original.kind, original.output_nr, original.tensor
         ordinal = ledger.saves
         ledger.saves = ordinal + 1
         record = Record(keep, version, digest, ordinal, where, kind, output_nr, ledger)
         if ledger.on_saved is not None:
             ledger.on_saved(record)
         return record
+
+    def newest(tensor: torch.Tensor, node: Any, frame: Any) -> bool:
+        # An output is made by the node that saves it: the newest one of this thread.
+        number = node._sequence_nr()
+        if number + 1 != peek():
+            return False
+        if frame.f_code.co_filename == checkpoint_file:
+            return False  # checkpoint saves its arguments without a node of its own
+        if not tensor._is_view():
+            return True
+        # The node of a view whose base was written is made anew when it is looked at, just now. That of
+        # a view written in place is newest, too, but then its base got its node in the same operation.
+        below = node.next_functions[0][0]
+        return below is None or below._sequence_nr() + 1 == number
+
+    def unpacked_here(tensor: torch.Tensor) -> Record | None:
+        running: Any = torch._C._current_autograd_node()
+        if running is None:
+            resaved.clear()
+            return None
+        number = running._sequence_nr()
+        for of, ref in resaved:
+            record = ref()
+            if of == number and record is not None and _same_memory(record.tensor, tensor):
+                return record
+        return None
 
     def unmapped() -> int:
         raise RuntimeError("no memory")
@@ -304,10 +345,14 @@ def make_unpack(active: Callable[[], Ledger | None]) -> Unpack:
     buffers = values._buffers
     buffer_type = values.buffer_type
 
+    grad_enabled = torch.is_grad_enabled
+
     def unpack(record: Record) -> torch.Tensor:
         __tracebackhide__ = True  # a version error must look as if PyTorch had raised it
         record.used = True
         tensor = record.tensor
+        if grad_enabled():
+            remember(record)
         if type(tensor) not in plain or function_modes():
             with torch._C.DisableTorchFunction():
                 return compare(record)
@@ -326,6 +371,16 @@ def make_unpack(active: Callable[[], Ledger | None]) -> Unpack:
             except RuntimeError:
                 pass
         return compare(record)
+
+    def remember(record: Record) -> None:
+        # A backward pass with create_graph=True: what a node unpacks it may save again.
+        node: Any = torch._C._current_autograd_node()
+        if node is None or record.kind == OUTPUT:
+            return
+        number = node._sequence_nr()
+        if any(of != number for of, _ in _resaved):
+            _resaved.clear()
+        _resaved.append((number, weakref.ref(record)))
 
     def compare(record: Record) -> torch.Tensor:
         __tracebackhide__ = True
@@ -379,6 +434,8 @@ def error_for(record: Record, node: Any) -> RuntimeError:
         return version_error(tensor, producer, output_nr, record.version, tensor._version)
 
 
+_resaved: list[tuple[int, weakref.ref[Record]]] = []
+"""What the node that runs now has unpacked in a backward pass that builds a graph."""
 _probe: list[Record] | None = None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +65,37 @@ def producer_name(node_name: str) -> str:
     """The name of an autograd node as PyTorch's version error prints it in this torch version."""
     if "ExpBackward0" in _sample(False, True):
         return node_name
-    return re.sub(r"Backward\d*$", "", node_name)
+    return re.sub(r"Backward(\d*)$", lambda m: "" if m[1] == "0" else m[1], node_name)
+
+
+@functools.lru_cache(maxsize=128)
+def _type_text(dtype: torch.dtype, layout: torch.layout, device: str) -> str | None:
+    """What the version error calls a tensor of this kind (``torch.FloatTensor``, ``CPUBoolType``)."""
+    import torch
+    from torch.autograd import Function
+
+    from pytest_inplace.quiet import quiet
+
+    class Saving(Function):
+        @staticmethod
+        def forward(ctx: Any, leaf: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(kept)
+            return leaf.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> Any:
+            return grad, None
+
+    with quiet(), torch.enable_grad():
+        try:
+            kept = torch.empty((2, 2), dtype=dtype, layout=layout, device=device)
+            node: Any = Saving.apply(torch.zeros(1, requires_grad=True), kept).grad_fn  # type: ignore[no-untyped-call]
+            torch._C._autograd._unsafe_set_version_counter((kept,), (kept._version + 1,))
+            node.saved_tensors  # noqa: B018
+        except (RuntimeError, NotImplementedError, TypeError) as error:
+            found = re.search(r"inplace operation: \[(\S+) \[", str(error))
+            return found[1] if found else None
+    return None
 
 
 def version_error(
@@ -84,10 +114,11 @@ def version_error(
 
     anomaly = torch.is_anomaly_enabled()
     message = _sample(anomaly, producer is not None)
+    kind = _type_text(tensor.dtype, tensor.layout, tensor.device.type) or tensor.type()
     shape = ", ".join(map(str, tensor.shape))
     if tensor.is_nested:
         shape = str(tensor._nested_tensor_size()).strip("[]")
-    message = message.replace("[torch.FloatTensor [3]]", f"[{tensor.type()} [{shape}]]")
+    message = message.replace("[torch.FloatTensor [3]]", f"[{kind} [{shape}]]")
     message = message.replace(
         "is at version 1; expected version 0", f"is at version {now}; expected version {saved}"
     )
