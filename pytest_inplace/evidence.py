@@ -122,7 +122,7 @@ class Group:
 
 @dataclass
 class Case(Evidence):
-    """A suspect outside autograd's saves: on a ctx, in a user's hooks, in a checkpoint, a gradient, an input."""
+    """A suspect outside autograd's saves: on a ctx, in a user's hooks or checkpoint, a gradient, an input."""
 
     kind: str = field(kw_only=True)
     watched: list[Watched] = field(kw_only=True, default_factory=list)

@@ -63,9 +63,8 @@ def patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[tuple[
         if ledger is None:
             return original_backward(self, *args)
         lens, held = active_lens(), _held_by(self)
-        code = getattr(
-            getattr(self._forward_cls.backward, "__wrapped__", self._forward_cls.backward), "__code__", None
-        )
+        written = self._forward_cls.backward
+        code = getattr(getattr(written, "__wrapped__", written), "__code__", None)
         if held is not None and (lens is None or not lens.on_trial):
             _report_held(ledger, held)
         return observed(ledger, lens, code, args, functools.partial(original_backward, self), held)
@@ -184,7 +183,7 @@ def observed(
 def _hook_patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[tuple[Any, str, Any]]:
     import torch
 
-    register = torch.Tensor.register_hook
+    register: Any = torch.Tensor.register_hook
     module_register = torch.nn.Module.register_full_backward_hook
 
     def wrapped(hook: Any) -> Any:

@@ -59,7 +59,8 @@ class Microscope:
         def unpack(record: Record) -> torch.Tensor:
             __tracebackhide__ = True
             if self._substitutes is not None:
-                return self._substitutes.get(record.ordinal, record.tensor)
+                tensor: torch.Tensor = self._substitutes.get(record.ordinal, record.tensor)
+                return tensor
             if record.ordinal in self.entries and record.ledger is self.ledger:
                 self._used(record)
             return plain_unpack(record)

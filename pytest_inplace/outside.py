@@ -1,4 +1,4 @@
-"""The microscope's part for what is kept outside autograd: ctx attributes, users' hooks, checkpoints, gradients."""
+"""The microscope's part for what is kept outside autograd: by a ctx, by users' hooks, by a checkpoint."""
 
 from __future__ import annotations
 

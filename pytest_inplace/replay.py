@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pytest_inplace import call_sites, fixes
-from pytest_inplace.findings import Finding, Site, TensorInfo, merge
 from pytest_inplace.evidence import Case, Evidence
+from pytest_inplace.findings import Finding, Site, TensorInfo, merge
 from pytest_inplace.microscope import Microscope
 from pytest_inplace.saved import Suspect
 

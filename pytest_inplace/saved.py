@@ -38,7 +38,8 @@ class Record:
     """One saved tensor: what autograd holds in place of it. It lives exactly as long as autograd needs it."""
 
     __slots__ = (
-        "__weakref__", "digest", "kind", "ledger", "ordinal", "output_nr", "tensor", "used", "version", "where",
+        "__weakref__", "digest", "kind", "ledger", "ordinal",
+        "output_nr", "tensor", "used", "version", "where",
     )  # fmt: skip
 
     def __init__(

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 class Parked:
     """What autograd holds for a tensor saved under a user's hooks: their packed value, and what we noted."""
 
-    __slots__ = ("__weakref__", "address", "digest", "dtype", "held", "ledger", "ordinal", "packed", "recomputed",
-                 "shape", "version", "where")  # fmt: skip
+    __slots__ = (
+        "__weakref__", "address", "digest", "dtype", "held", "ledger",
+        "ordinal", "packed", "recomputed", "shape", "version", "where",
+    )  # fmt: skip
 
     def __init__(
         self, packed: Any, tensor: torch.Tensor, digest: int | None, ledger: Ledger, recomputed: bool
@@ -162,10 +164,19 @@ def _compare(ledger: Ledger, lens: Any, parked: Parked, changed: list[Any], tens
             return
         node = torch._C._current_autograd_node()
         suspect = Suspect(
-            None, parked.where, call_sites.capture(sys._getframe(2)), node.name() if node is not None else None,
-            False, parked.shape, values.dtype_name(tensor), str(tensor.device), parked.version, parked.version,
-            kind=kind, key=parked.key,
-        )  # fmt: skip
+            ordinal=None,
+            where=parked.where,
+            used=call_sites.capture(sys._getframe(2)),
+            op=node.name() if node is not None else None,
+            leaf=False,
+            shape=parked.shape,
+            dtype=values.dtype_name(tensor),
+            device=str(tensor.device),
+            version_saved=parked.version,
+            version_now=parked.version,
+            kind=kind,
+            key=parked.key,
+        )
         ledger.suspects.setdefault(parked.key, suspect)
         if lens is not None:
             lens.outside.unparked(parked, tensor)
