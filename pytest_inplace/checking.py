@@ -55,8 +55,8 @@ class ItemCheck:
             self.failed(error)
 
     def _start(self) -> None:
+        from pytest_inplace.ledger import Ledger
         from pytest_inplace.process_state import ProcessState
-        from pytest_inplace.saved import Ledger
         from pytest_inplace.watch import Watch
 
         self._before = ProcessState.capture()

@@ -13,7 +13,7 @@ from pytest_inplace.findings import GradientError, TensorInfo, ValueDiff
 if TYPE_CHECKING:
     import torch
 
-    from pytest_inplace.saved import Record
+    from pytest_inplace.ledger import Record
 
 
 @dataclass

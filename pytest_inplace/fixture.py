@@ -14,8 +14,8 @@ from pytest_inplace.findings import Finding, TensorInfo, rule_for
 if TYPE_CHECKING:
     import torch
 
+    from pytest_inplace.ledger import Suspect
     from pytest_inplace.microscope import Microscope
-    from pytest_inplace.saved import Suspect
 
 
 class Inplace:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_inplace.findings import Coverage, Finding
+from pytest_inplace.ledger import Ledger, Suspect
 from pytest_inplace.microscope import Microscope
 from pytest_inplace.replay import findings_of, replay
 from pytest_inplace.rng import RandomStates
-from pytest_inplace.saved import Ledger, Suspect
 from pytest_inplace.watch import Watch
 
 

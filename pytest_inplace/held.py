@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_inplace import values
 from pytest_inplace.call_sites import Capture
+from pytest_inplace.ledger import Ledger
 from pytest_inplace.quiet import quiet
-from pytest_inplace.saved import Ledger
 
 if TYPE_CHECKING:
     import torch

@@ -14,10 +14,11 @@ from pytest_inplace.call_sites import Capture
 from pytest_inplace.evidence import Entry, Evidence, Group, Watched
 from pytest_inplace.findings import Finding, ValueDiff
 from pytest_inplace.gradients import BackwardCall, Judge, Substitutes
+from pytest_inplace.ledger import Ledger, Record, Suspect, latent_suspect
 from pytest_inplace.outside import Outside
 from pytest_inplace.quiet import quiet
 from pytest_inplace.rng import RandomStates
-from pytest_inplace.saved import Ledger, Record, Suspect, latent_suspect, make_unpack
+from pytest_inplace.saved import make_unpack
 from pytest_inplace.watch import Watch, active_ledger
 from pytest_inplace.watchpoints import Tracer
 

@@ -11,8 +11,8 @@ from pytest_inplace.evidence import Case, Evidence, Region, Watched
 from pytest_inplace.findings import ValueDiff
 from pytest_inplace.gradients import BackwardCall, Substitutes
 from pytest_inplace.held import Held, contents, tensors_in
+from pytest_inplace.ledger import Suspect
 from pytest_inplace.quiet import quiet
-from pytest_inplace.saved import Suspect
 
 if TYPE_CHECKING:
     import torch

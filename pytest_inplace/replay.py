@@ -8,8 +8,8 @@ from typing import Any
 from pytest_inplace import call_sites, fixes
 from pytest_inplace.evidence import Case, Evidence
 from pytest_inplace.findings import Finding, Site, TensorInfo, merge
+from pytest_inplace.ledger import Suspect
 from pytest_inplace.microscope import Microscope
-from pytest_inplace.saved import Suspect
 
 NOT_REPRODUCED = (
     "the second run of the test did not show it again (the test is not deterministic), "

@@ -13,9 +13,9 @@ from _pytest.capture import FDCapture, MultiCapture
 from _pytest.logging import LogCaptureHandler, caplog_handler_key, caplog_records_key
 
 from pytest_inplace.findings import Finding
+from pytest_inplace.ledger import Suspect
 from pytest_inplace.process_state import ProcessState
 from pytest_inplace.replay import replay
-from pytest_inplace.saved import Suspect
 
 _OUTCOMES = (Exception, SystemExit, pytest.fail.Exception, pytest.skip.Exception, pytest.exit.Exception)
 _OF_THE_RUN = ("funcargs", "_request", "_excinfo", "_instance", "_testcase")

@@ -7,11 +7,9 @@ user's line. ``unpack`` redoes PyTorch's version check, which hooks switch off, 
 
 from __future__ import annotations
 
-import gc
 import sys
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +17,7 @@ from xxhash import xxh3_64_intdigest
 
 from pytest_inplace import call_sites, values
 from pytest_inplace.call_sites import Capture
-from pytest_inplace.findings import Coverage
+from pytest_inplace.ledger import INPUT, LEAF, OUTPUT, Ledger, Record, describe
 from pytest_inplace.quiet import quiet
 from pytest_inplace.torch_errors import detached_error, version_error
 
@@ -30,181 +28,11 @@ Pack = Callable[["torch.Tensor"], "Record"]
 Unpack = Callable[["Record"], "torch.Tensor"]
 
 
-LEAF, INPUT, OUTPUT = range(3)
-"""How a node holds a tensor: a leaf or an input is the tensor itself, an output is an alias of it."""
-
-
-class Record:
-    """One saved tensor: what autograd holds in place of it. It lives exactly as long as autograd needs it."""
-
-    __slots__ = (
-        "__weakref__", "digest", "kind", "ledger", "ordinal",
-        "output_nr", "tensor", "used", "version", "where",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        tensor: torch.Tensor,
-        version: int,
-        digest: int | None,
-        ordinal: int,
-        where: Capture | None,
-        kind: int,
-        output_nr: int,
-        ledger: Ledger,
-    ) -> None:
-        self.tensor = tensor
-        self.version = version
-        self.digest = digest
-        self.ordinal = ordinal
-        self.where = where
-        self.kind = kind
-        self.output_nr = output_nr
-        self.ledger = ledger
-        self.used = False
-
-    def __del__(self) -> None:
-        self.ledger.died += 1
-        if not self.used:
-            self.ledger.dropped(self)
-
-
-@dataclass
-class Suspect:
-    """A save whose version or content was not what it had been; judged later, by the replay."""
-
-    ordinal: int | None
-    where: Capture | None
-    used: Capture | None
-    op: str | None
-    leaf: bool
-    shape: tuple[int, ...]
-    dtype: str
-    device: str
-    version_saved: int
-    version_now: int
-    latent: bool = False
-    needs_extension: bool = False
-    error: BaseException | None = None
-    kind: str = "saved"
-    key: Any = None
-
-
-@dataclass
-class Ledger:
-    """What one watched program saved. Holds no tensor: each record belongs to autograd."""
-
-    coverage: Coverage = field(default_factory=Coverage)
-    suspects: dict[object, Suspect] = field(default_factory=dict)
-    closed: bool = False
-    saves: int = 0
-    acknowledged: int = 0
-    accepted: dict[int, int] = field(default_factory=dict)
-    holds: int = 0
-    calls: int = 0
-    on_held: Callable[[Any], None] | None = None
-    on_saved: Callable[[Record], None] | None = None
-    on_dropped: Callable[[Record], None] | None = None
-    died: int = 0
-
-    def close(self) -> None:
-        """End the watch: look at what is still saved and unused, and ignore what dies later."""
-        if self.closed:
-            return
-        self.drop_unused()
-        self.coverage.saved = self.saves
-        self.coverage.content_checked = self.coverage.saved - self.coverage.version_only
-        self.closed = True
-
-    def drop_unused(self) -> None:
-        """Look now at the records that no backward pass has used, as if they died here."""
-        for record in self.alive():
-            if not record.used:
-                self.dropped(record)
-
-    def take_suspects(self) -> list[Suspect]:
-        """The suspects since the last call."""
-        taken = list(self.suspects.values())
-        self.suspects.clear()
-        return taken
-
-    def alive(self) -> list[Record]:
-        """The records that autograd holds now. Costs a walk over all objects, if there are any."""
-        if self.died >= self.saves:
-            return []
-        found = (o for o in gc.get_objects() if type(o) is Record)
-        return sorted((r for r in found if r.ledger is self), key=lambda r: r.ordinal)
-
-    def dropped(self, record: Record) -> None:
-        """A record died before any backward pass used it: a latent suspect if its tensor had changed."""
-        try:
-            if self.closed or record.ordinal < self.acknowledged or not sys or sys.is_finalizing():
-                return
-            if self.on_dropped is not None:
-                self.on_dropped(record)
-            suspect = latent_suspect(record)
-            if suspect is not None:
-                self.suspects.setdefault(record.ordinal, suspect)
-        except Exception as error:  # a destructor has nobody to tell
-            self.coverage.not_checked(f"error in the check of an unused graph: {type(error).__name__}")
-
-
 def _same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     try:
         return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
     except RuntimeError:
         return False
-
-
-def requires_grad_leaf(tensor: torch.Tensor) -> bool:
-    """Whether ``tensor`` is a leaf that requires grad or shares memory, as a view, with one."""
-    if tensor.grad_fn is None:
-        return tensor.requires_grad
-    base = tensor._base
-    return base is not None and base.grad_fn is None and base.requires_grad
-
-
-def latent_suspect(record: Record) -> Suspect | None:
-    """The suspect for a record that no backward pass used, or ``None`` if its tensor is what was saved.
-
-    An optimizer step, an averaging of weights or the refill of a data buffer while an unused graph is
-    alive is normal code, so for anything but an intermediate the replay must show more: that the graph
-    was still being built on when the write came.
-    """
-    import torch
-
-    with torch._C.DisableTorchFunction():
-        tensor = record.tensor
-        moved = tensor._version != record.ledger.accepted.get(record.ordinal, record.version)
-        changed = moved or (record.digest is not None and values.digest(tensor) != record.digest)
-        if not changed or torch._C._current_graph_task_id() != -1:
-            # Freed by a backward pass that ran and did not need it.
-            return None
-        base = tensor if tensor._base is None else tensor._base
-        intermediate = record.kind == OUTPUT or base.grad_fn is not None
-        if not intermediate and not moved and not base.requires_grad:
-            return None  # statistics that a layer updates behind the version counter, as BatchNorm does
-        suspect = describe(record, None, None)
-    suspect.latent = True
-    suspect.needs_extension = not intermediate
-    return suspect
-
-
-def describe(record: Record, used: Capture | None, op: str | None) -> Suspect:
-    """The facts about a changed record, without its values."""
-    tensor = record.tensor
-    return Suspect(
-        record.ordinal,
-        record.where,
-        used,
-        op,
-        record.kind != OUTPUT and requires_grad_leaf(tensor),
-        tuple(tensor.shape),
-        values.dtype_name(tensor),
-        str(tensor.device),
-        record.version,
-        tensor._version,
-    )
 
 
 def make_pack(ledger: Ledger) -> Pack:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_inplace import call_sites, values
 from pytest_inplace.held import Held, tensors_in
-from pytest_inplace.saved import Ledger, Suspect
+from pytest_inplace.ledger import Ledger, Suspect
 
 if TYPE_CHECKING:
     import torch

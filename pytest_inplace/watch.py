@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_inplace import coexist, functions, user_hooks
+from pytest_inplace.ledger import Ledger
 from pytest_inplace.quiet import top_hooks
-from pytest_inplace.saved import Ledger, Pack, Unpack, make_pack, make_unpack
+from pytest_inplace.saved import Pack, Unpack, make_pack, make_unpack
 
 _active: list[Watch] = []
 
