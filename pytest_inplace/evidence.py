@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pytest_inplace import values
+from pytest_inplace import names, values
 from pytest_inplace.call_sites import Capture
 from pytest_inplace.findings import GradientError, TensorInfo, ValueDiff
 
@@ -33,6 +34,7 @@ class Evidence:
     relative_error: float | None = None
     trouble: str | None = None
     extended: bool = False
+    used: Capture | None = None
 
     @property
     def modified(self) -> Capture | None:
@@ -57,7 +59,7 @@ class Watched:
     """A tensor outside autograd's saves that is compared after every step: what it held, who changed it.
 
     ``by_version`` counts a moved version as a change too; without it a tensor that is put back bit for
-    bit counts as unchanged.
+    bit counts as unchanged. A ``nameless`` one is looked up among the user's variables when it changes.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Watched:
     version: int
     digest: int | None
     by_version: bool = False
+    nameless: bool = False
     writer: Capture | None = None
 
     @classmethod
@@ -80,10 +83,12 @@ class Watched:
             by_version,
         )
 
-    def look(self, where: Capture | None) -> None:
+    def look(self, where: Capture | None, frame: FrameType | None) -> None:
         changed = self.changed()
         if changed and self.writer is None:
             self.writer = where
+            if self.nameless and (tensor := self.ref()) is not None:
+                self.name = names.tensor_name(tensor, frame) or self.name
         elif not changed and not self.by_version:
             self.writer = None
 

@@ -9,6 +9,20 @@ from pytest_inplace.findings import Site
 
 _GENERAL = "write to a copy (`.clone()`), or write before the value is used in the forward pass"
 
+_INSTEAD = {
+    "INP201": "keep tensors with `ctx.save_for_backward(...)`, not as attributes: "
+    "autograd then checks their version",
+    "INP202": "call `ctx.mark_dirty(x)` in forward, return `x` and use what apply() returns, "
+    "or write to a copy",
+    "INP203": "compute a new tensor (`grad = grad * scale`) and return that: "
+    "what backward and hooks are given may be shared",
+    "INP204": "let the checkpointed function change nothing that it reads again: write to copies inside it, "
+    "and change parameters and buffers only after backward()",
+    "INP205": "let the pack hook keep a copy (`x.detach().clone()`), "
+    "or do not write to tensors saved under it",
+    "INP206": "take the write out of the block, or do not declare this tensor frozen",
+}
+
 
 def suggest(code: str, modified: Site | None) -> str:
     """Advice for a finding, from its rule and the source of the line that wrote the tensor."""
@@ -22,6 +36,8 @@ def suggest(code: str, modified: Site | None) -> str:
             "compute the result out of place (`q = q * scale`), or `.clone()` the view before writing to it; "
             "autograd cannot follow a write through this kind of view"
         )
+    if code in _INSTEAD:
+        return _INSTEAD[code]
     source = (modified.source or "").strip() if modified is not None else ""
     for recognise in (_step, _data, _foreign, _activation, _augmented, _item, _method):
         advice = recognise(source)

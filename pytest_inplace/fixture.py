@@ -169,7 +169,7 @@ def _named(targets: tuple[Any, ...]) -> list[tuple[str, torch.Tensor]]:
 
 
 def _frozen_finding(item: Any) -> Finding:
-    from pytest_inplace import call_sites, values
+    from pytest_inplace import call_sites, fixes, values
     from pytest_inplace.quiet import quiet
 
     tensor = item.ref()
@@ -188,5 +188,5 @@ def _frozen_finding(item: Any) -> Finding:
         version_now=tensor._version,
         values=diff,
         replayed=modified is not None,
-        fix="take the write out of the block, or do not declare this tensor frozen",
+        fix=fixes.suggest("INP206", modified),
     )

@@ -96,7 +96,7 @@ def _after_forward(
             suspect.op = f"{cls.__name__}Backward"
             ledger.suspects[key] = suspect
             if lens is not None:
-                lens.outside.input_written(key, tensor)
+                lens.outside.input_written(key, tensor, sys._getframe(2))
     ctx = next((o.grad_fn for o in outputs if type(o.grad_fn) is cls._backward_cls), None)
     if ctx is None:
         return

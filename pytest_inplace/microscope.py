@@ -147,7 +147,7 @@ class Microscope:
         if self._groups:
             self._look(where, frame)
         for item in self.watched:
-            item.look(where)
+            item.look(where, frame)
 
     def _look(self, where: Capture | None, frame: FrameType | None) -> None:
         """Compare every watched piece of memory with what it was at the last look."""

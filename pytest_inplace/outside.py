@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pytest_inplace import values
+from pytest_inplace import call_sites, names, values
 from pytest_inplace.evidence import Case, Evidence, Region, Watched
 from pytest_inplace.findings import ValueDiff
 from pytest_inplace.gradients import BackwardCall, Substitutes
@@ -41,9 +42,11 @@ class Outside:
     def _any(self, kind: str) -> bool:
         return self._keys is None or any(isinstance(key, tuple) and key[0] == kind for key in self._keys)
 
-    def _watch(self, named: Iterable[tuple[str, torch.Tensor]]) -> list[Watched]:
+    def _watch(self, named: Iterable[tuple[str, torch.Tensor]], nameless: bool = False) -> list[Watched]:
         with quiet():
             watched = [Watched.of(name, tensor) for name, tensor in named]
+        for item in watched:
+            item.nameless = nameless
         self._scope.watched += watched
         return watched
 
@@ -71,9 +74,9 @@ class Outside:
             case.region = self._region
         elif parked.held is not None:
             found = [(item.name, kept) for item in parked.held.tensors if (kept := item.ref()) is not None]
-            case.watched = self._watch(found)
+            case.watched = self._watch(found, nameless=True)
         else:
-            case.watched = self._watch([("saved tensor", tensor)])
+            case.watched = self._watch([("a tensor", tensor)], nameless=True)
         self._cases[parked.key] = case
 
     def checkpoint_begins(self, given: dict[str, Any]) -> None:
@@ -81,7 +84,9 @@ class Outside:
         if self._any("parked") and not self._scope.on_trial:
             reachable = [*tensors_in(given.get("fn"), "fn"), *tensors_in(given.get("args", ()), "args")]
             reachable += tensors_in(given.get("kwargs", {}), "kwargs")
-            self._region = Region(self._watch(reachable), bool(given.get("preserve_rng_state", True)))
+            self._region = Region(
+                self._watch(reachable, nameless=True), bool(given.get("preserve_rng_state", True))
+            )
 
     # -- a Function's forward ---------------------------------------------------------------------------
 
@@ -96,7 +101,7 @@ class Outside:
         finally:
             self._forget(watched)
 
-    def input_written(self, key: Any, tensor: torch.Tensor) -> None:
+    def input_written(self, key: Any, tensor: torch.Tensor, frame: FrameType | None) -> None:
         """Forward wrote to this input and did not mark it dirty."""
         import torch
 
@@ -104,6 +109,7 @@ class Outside:
             return
         watched = next((w for w in self._inputs if w.ref() is tensor), None)
         case = Case(kind="input", after=torch._C._autograd._get_sequence_nr())
+        case.name = names.tensor_name(tensor, frame)
         case.edge = (tensor.grad_fn, tensor.output_nr) if tensor.grad_fn is not None else (tensor, 0)
         if watched is not None:
             case.writer = watched.writer
@@ -126,6 +132,7 @@ class Outside:
                         child, "variable", None
                     ) is target:
                         case.judged = case.harmful = True
+                        case.used = call_sites.capture(call.frame)
 
     # -- backward -------------------------------------------------------------------------------------
 
@@ -188,9 +195,9 @@ class Outside:
         case.seen = True
         cause = self._cause(case)
         with quiet():
-            if cause is not None:
+            if cause is not None and case.tensor is None:
                 self._blame(case, cause)
-            else:
+            elif cause is None:
                 case.values = values.difference(case.original, tensor)
 
     def _cause(self, case: Case) -> Watched | None:
@@ -235,6 +242,10 @@ class Outside:
                 right[key] = _PRIVATE
             elif case.region is not None:
                 right[key] = case.original
+                # Looked at before any trial, which runs the function again and so may write again.
+                cause = self._cause(case)
+                if cause is not None and case.tensor is None:
+                    self._blame(case, cause)
             else:
                 right[key] = [(t, w.copy) for w in case.watched if w.changed() and (t := w.ref()) is not None]
                 cause = case.first_changed()

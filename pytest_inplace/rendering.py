@@ -13,6 +13,18 @@ _SHORT_DTYPES = {
     "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8",
 }  # fmt: skip
 SHOWN_GRADIENTS = 5
+_KEPT = {"INP201": "kept", "INP202": "called", "INP204": "saved by recomputation"}
+_HAPPENED = {
+    "INP103": "changed after the forward pass had used it",
+    "INP104": "is a leaf that requires grad and was written in place",
+    "INP105": "is a view that autograd does not let be written in place",
+    "INP201": "was kept on ctx and changed before backward read it",
+    "INP202": "was written by a Function's forward that did not mark it dirty, and used afterwards",
+    "INP203": "is a gradient that was overwritten while others share it",
+    "INP204": "changed before the checkpoint ran its function again",
+    "INP205": "was kept by saved-tensor hooks as an alias and overwritten",
+    "INP206": "was declared frozen and was written",
+}
 
 
 def shape_text(tensor: TensorInfo) -> str:
@@ -35,15 +47,7 @@ def headline(finding: Finding) -> str:
 
 
 def _what(finding: Finding) -> str:
-    if finding.code == "INP104":
-        return "is a leaf that requires grad and was written in place"
-    if finding.code == "INP105":
-        return "is a view that autograd does not let be written in place"
-    if finding.code == "INP206":
-        return "was declared frozen and was written"
-    if finding.code == "INP103":
-        return "changed after the forward pass had used it"
-    return "was overwritten after autograd had saved it"
+    return _HAPPENED.get(finding.code, "was overwritten after autograd had saved it")
 
 
 def _how_bad(finding: Finding) -> str:
@@ -83,7 +87,7 @@ def places(finding: Finding) -> list[tuple[str, Site]]:
     found = []
     if finding.saved is not None:
         operation = f" for {finding.saved.op}" if finding.saved.op else ""
-        found.append((f"saved{operation}", finding.saved))
+        found.append((f"{_KEPT.get(finding.code, 'saved')}{operation}", finding.saved))
     if finding.modified is not None:
         found.append(
             ("overwritten" if finding.code not in ("INP104", "INP105") else "refused", finding.modified)
@@ -115,8 +119,8 @@ def facts(finding: Finding) -> list[str]:
     if finding.values is not None:
         lines += _value_lines(finding.values)
     lines += _gradient_lines(finding)
-    if finding.occurrences > 1:
-        lines.append(f"this line did it {finding.occurrences} times in this test")
+    if finding.occurrences > 1 and finding.modified is not None:
+        lines.append(f"{finding.occurrences} saves in this test were overwritten by this line")
     for other in finding.also[:3]:
         where = f", saved at {other.saved.path}:{other.saved.line}" if other.saved else ""
         lines.append(f"it also overwrote {subject(other.tensor)}{where}")
@@ -137,6 +141,8 @@ def _version_lines(finding: Finding) -> list[str]:
     versions = f"version {finding.version_saved} -> {finding.version_now}"
     if finding.version_saved == finding.version_now:
         return [f"{versions}: PyTorch's own check does not see this write"]
+    if finding.code >= "INP200":
+        return [f"{versions}: PyTorch does not check the version here"]
     return [f"{versions}: PyTorch refuses to use it in backward"]
 
 
@@ -179,7 +185,7 @@ def _gradient(error: GradientError) -> str:
     if error.cosine is not None:
         parts.append(f"cosine {error.cosine:7.4f}")
     if error.right and error.computed:
-        parts.append(f"worst {error.right[0]} -> {error.computed[0]}")
+        parts.append(f"worst element {error.right[0]} -> {error.computed[0]}")
     return "  ".join(parts)
 
 

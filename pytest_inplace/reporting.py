@@ -46,9 +46,10 @@ def relative(finding: Finding, rootpath: Path) -> Finding:
 
 def closing(finding: Finding, nodeid: str) -> list[str]:
     """How to allow the finding and how to see it again."""
+    silent = finding.code in ("INP102", "INP103") and finding.raised is None
     return [
         f'to allow it: @pytest.mark.inplace_safe(allow=["{finding.code}"], reason="...")'
-        + (', or "with inplace.allow(reason=...):" around the write' if finding.saved is not None else ""),
+        + (', or `with inplace.allow(reason="..."):` around the write' if silent else ""),
         f"to see it again: pytest '{nodeid}' --inplace-check",
     ]
 
