@@ -59,7 +59,7 @@ def cut(output: str) -> dict[str, str]:
         program = names[test]
         lines = [line for section in ("inplace", "short test summary info") for line in sections[section].splitlines()
                  if f"{program}.py" in line]  # fmt: skip
-        found[program] = normal(body.strip("\n") + "\n\n" + "\n".join(lines) + "\n")
+        found[program] = normal(body).strip("\n") + "\n\n" + normal("\n".join(lines)) + "\n"
     return found
 
 
