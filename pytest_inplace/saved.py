@@ -56,6 +56,8 @@ def make_pack(ledger: Ledger) -> Pack:
     apply: Any = Function.__dict__["apply"].__func__
     apply_code: CodeType = getattr(apply, "__wrapped__", apply).__code__
 
+    inplace_at = 0
+
     def pack(tensor: torch.Tensor) -> Record:
         if type(tensor) not in plain or function_modes():
             return pack_exotic(tensor)
@@ -71,7 +73,7 @@ def make_pack(ledger: Ledger) -> Pack:
         elif newest(tensor, node, frame) if function is None else made_by(node, function):
             kind, output_nr, keep = OUTPUT, tensor.output_nr, tensor.detach()
         else:
-            kind, output_nr, keep = INPUT, tensor.output_nr, tensor
+            kind, output_nr, keep = INPUT, 0, tensor
         where: Capture | None
         digest: int | None
         while True:
@@ -109,9 +111,13 @@ def make_pack(ledger: Ledger) -> Pack:
 
     def newest(tensor: torch.Tensor, node: Any, frame: Any) -> bool:
         # An output is made by the node that saves it: the newest one of this thread.
-        number = node._sequence_nr()
-        if number + 1 != peek():
-            return False
+        nonlocal inplace_at
+        number, following = node._sequence_nr(), peek()
+        if number + 1 != following:
+            # An operation in place that needs what it overwrites saves a clone of that first, whose node
+            # is then newer than its own.
+            return bool(number + 2 == following == inplace_at)
+        inplace_at = following if type(node).__name__ == "CloneBackward0" else 0
         if frame.f_code.co_filename == checkpoint_file:
             return False  # checkpoint saves its arguments without a node of its own
         if not tensor._is_view():
@@ -227,7 +233,7 @@ def make_unpack(active: Callable[[], Ledger | None]) -> Unpack:
             if moved:
                 raise error_for(record, torch._C._current_autograd_node())
             return tensor
-        if not moved and unused_statistics(record):
+        if not moved and written_by_its_own_operation(record):
             return tensor
         node = torch._C._current_autograd_node()
         if moved and record.ledger.accepted.get(record.ordinal) == tensor._version:
@@ -268,17 +274,21 @@ _resaved: list[tuple[int, weakref.ref[Record]]] = []
 _probe: list[Record] | None = None
 
 
-def unused_statistics(record: Record) -> bool:
-    """Whether the tensor is the running statistics of a BatchNorm in training mode.
+def written_by_its_own_operation(record: Record) -> bool:
+    """Whether the operation that saved the tensor wrote it after saving it, as is its way.
 
-    Such a layer saves its statistics, updates them in the same forward pass, and never reads them in
-    its backward, so that they always differ and never matter.
+    A BatchNorm in training mode saves its running statistics, updates them in the same forward pass and
+    never reads them in its backward, so that they always differ and never matter.
     """
     global _probe
     import torch
 
     node: Any = torch._C._current_autograd_node()
-    if node is None or "BatchNorm" not in node.name() or record.tensor.dim() != 1:
+    if node is None:
+        return False
+    if node.name().startswith("RreluWithNoise"):
+        return record.kind == LEAF  # the noise is saved before the operation itself fills it
+    if "BatchNorm" not in node.name() or record.tensor.dim() != 1:
         return False
     if not getattr(node, "_saved_training", getattr(node, "_saved_train", False)):
         return False

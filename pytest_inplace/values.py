@@ -267,6 +267,7 @@ def gradient_error(name: str, right: torch.Tensor, computed: torch.Tensor) -> Gr
         return GradientError(name, shape, None, None)
     r, g = widened(right).flatten(), widened(computed).flatten()
     gap = (g - r).abs()
+    gap[((r != r) & (g != g)) | (r == g)] = 0  # NaN and infinities in the same places
     worst = gap.nan_to_num(nan=math.inf).argmax().item() if gap.numel() else 0
     max_abs, scale = float(gap.max()), float(r.abs().max())
     norms = float(r.norm() * g.norm())

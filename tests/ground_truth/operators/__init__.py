@@ -1,0 +1,1 @@
+"""Ground truth from PyTorch's own operator database: what plain PyTorch does with a write to each tensor."""
