@@ -69,7 +69,8 @@ class ItemCheck:
             self.lens.start()
         else:
             self._ledger = Ledger()
-            self._watch = Watch(self._ledger)
+            # Where a second run names the lines, the first need not look for the user's among the frames.
+            self._watch = Watch(self._ledger, walk=self.settings.replay == "never")
             self._watch.start()
         self.coverage = self._ledger.coverage
 

@@ -35,6 +35,7 @@ class Evidence:
     trouble: str | None = None
     extended: bool = False
     used: Capture | None = None
+    where: Capture | None = None
 
     @property
     def modified(self) -> Capture | None:
@@ -49,7 +50,6 @@ class Entry(Evidence):
     copy: torch.Tensor = field(kw_only=True)
     digest: int | None = field(kw_only=True)
     version: int = field(kw_only=True)
-    where: Capture | None = field(kw_only=True)
     node: int = field(kw_only=True)
     written_at: int | None = None
 

@@ -104,7 +104,7 @@ class Inplace:
             if suspect.ordinal is not None and (entry := lens.entries.get(suspect.ordinal)):
                 record = entry.record()
                 if record is not None:  # seen and expected: not to be found a second time when it dies
-                    record.used = True
+                    record.mark_used()
         findings = findings_of(lens, suspects)
         native = explain(raised) if raised is not None else None
         return findings if native is None else [*findings, native]

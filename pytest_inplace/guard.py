@@ -45,7 +45,7 @@ def examine(program: Callable[[], Any]) -> Examination:
     """
     states = RandomStates.capture()
     ledger = Ledger()
-    watch = Watch(ledger)
+    watch = Watch(ledger, walk=False)
     examination = Examination(coverage=ledger.coverage)
     watch.start()
     try:

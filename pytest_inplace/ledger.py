@@ -22,39 +22,71 @@ LEAF, INPUT, OUTPUT = range(3)
 """How a node holds a tensor: a leaf or an input is the tensor itself, an output is an alias of it."""
 
 
-class Record:
-    """One saved tensor: what autograd holds in place of it. It lives exactly as long as autograd needs it."""
+class Record(list[Any]):
+    """One saved tensor: what autograd holds in place of it. It lives exactly as long as autograd needs it.
 
-    __slots__ = (
-        "__weakref__", "digest", "kind", "ledger", "ordinal",
-        "output_nr", "tensor", "used", "version", "where",
-    )  # fmt: skip
+    A list, because one is made for every tensor that autograd saves, and this is the cheapest object that
+    can be referred to weakly. The hot path uses the positions below, everybody else the names.
+    """
 
-    def __init__(
-        self,
-        tensor: torch.Tensor,
-        version: int,
-        digest: int | None,
-        ordinal: int,
-        where: Capture | None,
-        kind: int,
-        output_nr: int,
-        ledger: Ledger,
-    ) -> None:
-        self.tensor = tensor
-        self.version = version
-        self.digest = digest
-        self.ordinal = ordinal
-        self.where = where
-        self.kind = kind
-        self.output_nr = output_nr
-        self.ledger = ledger
-        self.used = False
+    __slots__ = ("__weakref__",)
+    TENSOR, VERSION, DIGEST, BUFFER, ADDRESS, KIND, WHERE, ORDINAL, OUTPUT_NR, LEDGER, USED, STRIDE, RAW = (
+        range(13)
+    )
 
     def __del__(self) -> None:
-        self.ledger.died += 1
-        if not self.used:
-            self.ledger.dropped(self)
+        ledger = self[10]
+        ledger.died += 1
+        if not self[11]:
+            ledger.dropped(self)
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        return self[0]  # type: ignore[no-any-return]
+
+    @property
+    def version(self) -> int:
+        return self[1]  # type: ignore[no-any-return]
+
+    @property
+    def digest(self) -> int | None:
+        return self[2]  # type: ignore[no-any-return]
+
+    @property
+    def kind(self) -> int:
+        return self[5]  # type: ignore[no-any-return]
+
+    @property
+    def where(self) -> Capture | None:
+        return self[6], self[7]
+
+    @property
+    def ordinal(self) -> int:
+        return self[8]  # type: ignore[no-any-return]
+
+    @property
+    def output_nr(self) -> int:
+        return self[9]  # type: ignore[no-any-return]
+
+    @property
+    def ledger(self) -> Ledger:
+        return self[10]  # type: ignore[no-any-return]
+
+    @property
+    def used(self) -> bool:
+        return self[11]  # type: ignore[no-any-return]
+
+    def mark_used(self) -> None:
+        """Count it as seen: it is then no latent suspect when it dies."""
+        self[11] = True
+
+    def accept(self, digest: int | None) -> None:
+        """Take the present content for the saved one."""
+        self[2] = digest
+        self[4] = None  # no shortcut to the memory as it was
 
 
 @dataclass
@@ -127,7 +159,7 @@ class Ledger:
             if len(found) >= self.saves - self.died:
                 break
             objects = gc.get_objects(generation=generation)
-            found += [o for o in objects if type(o) is Record and o.ledger is self]
+            found += [o for o in objects if type(o) is Record and o[10] is self]
         return sorted(found, key=lambda record: record.ordinal)
 
     def dropped(self, record: Record) -> None:

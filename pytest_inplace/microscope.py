@@ -309,7 +309,7 @@ class Microscope:
         if suspect.kind != "saved":
             return self.outside.reproduced(suspect)
         entry = self.entries.get(suspect.ordinal) if suspect.ordinal is not None else None
-        if entry is None or entry.values is None or entry.where != suspect.where:
+        if entry is None or entry.values is None or not _same_place(entry.where, suspect.where):
             return None
         moved = entry.version_now is not None and entry.version_now != entry.version
         if not entry.values.changed and not moved:
@@ -351,12 +351,18 @@ class Microscope:
                 with quiet():
                     entry.copy = values.snapshot(record.tensor)
                 entry.values, entry.writer, entry.version_writer = None, None, None
-                entry.digest = record.digest = values.digest(record.tensor)
+                entry.digest = values.digest(record.tensor)
+                record.accept(entry.digest)
                 self.ledger.accepted[ordinal] = entry.version = record.tensor._version
 
     @staticmethod
     def _state(record: Record) -> tuple[int, int | None]:
         return record.tensor._version, values.digest(record.tensor)
+
+
+def _same_place(here: Capture | None, there: Capture | None) -> bool:
+    """Whether a save of this run is that of another one, which may know the library's line only."""
+    return here == there or there is None or call_sites.is_library(there[0])
 
 
 def _in_layout_of(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_64_intdigest
 
 from pytest_inplace import call_sites, values
-from pytest_inplace.call_sites import Capture
 from pytest_inplace.ledger import INPUT, LEAF, OUTPUT, Ledger, Record, describe
 from pytest_inplace.quiet import quiet
 from pytest_inplace.torch_errors import detached_error, version_error
@@ -35,20 +34,24 @@ def _same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
 
 
-def make_pack(ledger: Ledger) -> Pack:
-    """The pack hook that enters every saved tensor into ``ledger``."""
+def make_pack(ledger: Ledger, walk: bool = True) -> Pack:
+    """The pack hook that enters every saved tensor into ``ledger``.
+
+    With ``walk`` it notes the user's line, else only that of the Python code that called the operation,
+    which costs less and is enough where a second run follows.
+    """
     import torch
     from torch.autograd.function import Function
 
     # Everything the hot path needs is a local: it runs once for every tensor that autograd saves.
     peek = torch._C._autograd._get_sequence_nr
-    checkpoint_file = torch.utils.checkpoint.__file__
+    checkpoint = torch.utils.checkpoint.__file__  # saves its arguments without a node of its own
     function_modes = torch._C._len_torch_function_stack
     plain = values.plain_types()
-    buffers = values._buffers
-    buffer_type = values.buffer_type
+    arrays = values._buffers
+    array_of = values.buffer_type
     strided_digest = values._strided_digest
-    library = call_sites._is_library
+    layout = values.layout
     is_library = call_sites.is_library
     getframe = sys._getframe
     coverage = ledger.coverage
@@ -56,47 +59,62 @@ def make_pack(ledger: Ledger) -> Pack:
     apply: Any = Function.__dict__["apply"].__func__
     apply_code: CodeType = getattr(apply, "__wrapped__", apply).__code__
 
+    on_saved = ledger.on_saved
     inplace_at = 0
 
-    def pack(tensor: torch.Tensor) -> Record:
-        if type(tensor) not in plain or function_modes():
-            return pack_exotic(tensor)
-        frame = getframe(1)
-        function = frame if frame.f_code is apply_code else None
-        return enter(tensor, frame, function)
-
-    def enter(tensor: torch.Tensor, frame: Any, function: Any) -> Record:
-        version = tensor._version
+    def pack(tensor: torch.Tensor, quietly: bool = False) -> Record:
+        nonlocal inplace_at
+        simple = type(tensor) in plain
+        if not quietly and (not simple or function_modes()):
+            with torch._C.DisableTorchFunction():
+                return pack(tensor, True)
+        frame = getframe(2 if quietly else 1)
+        code = frame.f_code
         node = tensor.grad_fn
-        if node is None:
-            kind, output_nr, keep = LEAF, 0, tensor
-        elif newest(tensor, node, frame) if function is None else made_by(node, function):
-            kind, output_nr, keep = OUTPUT, tensor.output_nr, tensor.detach()
-        else:
-            kind, output_nr, keep = INPUT, 0, tensor
-        where: Capture | None
-        digest: int | None
-        while True:
+        keep, kind, output_nr = tensor, LEAF, 0
+        if node is not None:
+            # An output is made by the node that saves it: the newest one of this thread. An operation in
+            # place that needs what it overwrites saves a clone of that first, with a newer node still.
+            number, following = node._sequence_nr(), peek()
+            if code is apply_code:
+                output = made_by(node, frame)
+            elif number + 1 == following:
+                inplace_at = following if type(node).__name__ == "CloneBackward0" else 0
+                output = not (tensor._is_view() and remade(node, number)) and code.co_filename != checkpoint
+            else:
+                output = number + 2 == following == inplace_at
+            if output:
+                keep, kind, output_nr = tensor.detach(), OUTPUT, tensor.output_nr
+            else:
+                kind = INPUT
+        if walk:
+            outer: FrameType | None = frame
+            while outer is not None and is_library(outer.f_code):
+                outer = outer.f_back
+            frame = outer or frame
             code = frame.f_code
-            inside = library.get(code)
-            if inside is None:
-                inside = is_library(code)
-            if not inside:
-                where = (code, frame.f_lasti)
-                break
-            frame = frame.f_back
-            if frame is None:
-                where = None
-                break
+        address = array = stride = raw = None
+        digest: int | None
         try:
-            nbytes = tensor.nbytes
-            if nbytes and tensor.is_contiguous() and tensor.is_cpu:
-                array = buffers.get(nbytes) or buffer_type(nbytes)
-                digest = xxh3_64_intdigest(array.from_address(tensor.data_ptr() or unmapped()))
+            nbytes = tensor.nbytes if simple else 0
+            if nbytes and tensor.is_cpu:
+                if tensor.is_contiguous():
+                    mark = 0
+                    array = arrays.get(nbytes) or array_of(nbytes)
+                else:
+                    run, offsets, step, mark = layout(tensor)
+                    if offsets is not None and len(offsets) == step == 1:
+                        array = array_of(run * tensor.element_size())
+                        stride = tensor.stride()
+                if array is not None and (address := tensor.data_ptr()):
+                    raw = xxh3_64_intdigest(array.from_address(address))
+                    digest = raw ^ mark
+                else:
+                    address, digest = None, slow_digest(tensor)
             else:
                 digest = slow_digest(tensor)
         except RuntimeError:
-            digest = slow_digest(tensor)
+            address, digest = None, slow_digest(tensor)
         if resaved:
             original = unpacked_here(tensor)
             if original is not None:
@@ -104,28 +122,21 @@ def make_pack(ledger: Ledger) -> Pack:
                 kind, output_nr, keep = original.kind, original.output_nr, original.tensor
         ordinal = ledger.saves
         ledger.saves = ordinal + 1
-        record = Record(keep, version, digest, ordinal, where, kind, output_nr, ledger)
-        if ledger.on_saved is not None:
-            ledger.on_saved(record)
+        record = Record(
+            (
+                keep, tensor._version, digest, array, address, kind, code, frame.f_lasti, ordinal,
+                output_nr, ledger, False, stride, raw,
+            )
+        )  # fmt: skip
+        if on_saved is not None:
+            on_saved(record)
         return record
 
-    def newest(tensor: torch.Tensor, node: Any, frame: Any) -> bool:
-        # An output is made by the node that saves it: the newest one of this thread.
-        nonlocal inplace_at
-        number, following = node._sequence_nr(), peek()
-        if number + 1 != following:
-            # An operation in place that needs what it overwrites saves a clone of that first, whose node
-            # is then newer than its own.
-            return bool(number + 2 == following == inplace_at)
-        inplace_at = following if type(node).__name__ == "CloneBackward0" else 0
-        if frame.f_code.co_filename == checkpoint_file:
-            return False  # checkpoint saves its arguments without a node of its own
-        if not tensor._is_view():
-            return True
+    def remade(node: Any, number: int) -> bool:
         # The node of a view whose base was written is made anew when it is looked at, just now. That of
         # a view written in place is newest, too, but then its base got its node in the same operation.
         below = node.next_functions[0][0]
-        return below is None or below._sequence_nr() + 1 == number
+        return below is not None and below._sequence_nr() + 1 != number
 
     def unpacked_here(tensor: torch.Tensor) -> Record | None:
         running: Any = torch._C._current_autograd_node()
@@ -138,9 +149,6 @@ def make_pack(ledger: Ledger) -> Pack:
             if of == number and record is not None and _same_memory(record.tensor, tensor):
                 return record
         return None
-
-    def unmapped() -> int:
-        raise RuntimeError("no memory")
 
     def slow_digest(tensor: torch.Tensor) -> int | None:
         reason = values.unreadable(tensor)
@@ -159,11 +167,6 @@ def make_pack(ledger: Ledger) -> Pack:
         # an input made by the same Function for an output only means that an alias of it is kept.
         return type(node) is getattr(frame.f_locals.get("cls"), "_backward_cls", None)
 
-    def pack_exotic(tensor: torch.Tensor) -> Record:
-        frame = getframe(2)
-        with torch._C.DisableTorchFunction():
-            return enter(tensor, frame, frame if frame.f_code is apply_code else None)
-
     return pack
 
 
@@ -176,36 +179,28 @@ def make_unpack(active: Callable[[], Ledger | None]) -> Unpack:
     import torch
 
     function_modes = torch._C._len_torch_function_stack
-    plain = values.plain_types()
-    buffers = values._buffers
-    buffer_type = values.buffer_type
-
     grad_enabled = torch.is_grad_enabled
 
     def unpack(record: Record) -> torch.Tensor:
         __tracebackhide__ = True  # a version error must look as if PyTorch had raised it
-        record.used = True
-        tensor = record.tensor
+        record[11] = True
+        tensor: torch.Tensor = record[0]
         if grad_enabled():
             remember(record)
-        if type(tensor) not in plain or function_modes():
-            with torch._C.DisableTorchFunction():
-                return compare(record)
-        if tensor._version == record.version and (record.kind != INPUT or tensor.grad_fn is not None):
-            digest = record.digest
-            if digest is None:
-                return tensor
-            try:
-                nbytes = tensor.nbytes
-                if nbytes and tensor.is_contiguous():
-                    kind = buffers.get(nbytes) or buffer_type(nbytes)
-                    if xxh3_64_intdigest(kind.from_address(tensor.data_ptr())) == digest:
-                        return tensor
-                elif values.digest(tensor) == digest:
-                    return tensor
-            except RuntimeError:
-                pass
-        return compare(record)
+        address = record[4]
+        # The memory that was hashed when it was saved, unless something was put in its place.
+        if (
+            address is not None
+            and not function_modes()
+            and tensor._version == record[1]
+            and tensor.data_ptr() == address
+            and (tensor.is_contiguous() if record[12] is None else tensor.stride() == record[12])
+            and xxh3_64_intdigest(record[3].from_address(address)) == record[13]
+            and (record[5] != INPUT or tensor.grad_fn is not None)
+        ):
+            return tensor
+        with torch._C.DisableTorchFunction():
+            return compare(record)
 
     def remember(record: Record) -> None:
         # A backward pass with create_graph=True: what a node unpacks it may save again.
@@ -300,4 +295,4 @@ def written_by_its_own_operation(record: Record) -> bool:
             getattr(node, name, None)
     finally:
         _probe = None
-    return record in seen
+    return any(each is record for each in seen)

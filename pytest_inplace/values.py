@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SHOWN = 5
 _MAX_RUNS = 1 << 16
 _buffers: dict[int, Any] = {}
-_layouts: dict[tuple[Any, Any], Any] = {}
+_layouts: dict[tuple[Any, Any], Layout] = {}
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
@@ -83,46 +83,55 @@ def _strided_digest(tensor: torch.Tensor) -> int | None:
         return 0
     try:
         address = tensor.data_ptr()
-    except RuntimeError:  # functorch wrappers, functional tensors and the like have no memory
+        storage = tensor.untyped_storage()
+        enough = storage.nbytes() >= _needed(tensor)
+    except (RuntimeError, NotImplementedError):  # functorch wrappers and the like have no memory
         return None
-    if address == 0:
-        return None
+    if not enough or not address or not storage.data_ptr():
+        return None  # the storage was freed or shrunk, as sharded training does with parameters
     if tensor.is_contiguous():
         return xxh3_64_intdigest(buffer_type(nbytes).from_address(address))
     itemsize = tensor.element_size()
-    key = (tensor.shape, tensor.stride())
-    layout = _layouts.get(key)
-    if layout is None:
-        if len(_layouts) > 4096:
-            _layouts.clear()
-        layout = _layouts[key] = _layout(tuple(tensor.shape), tensor.stride())
-    run, offsets, step = layout
+    run, offsets, step, mark = layout(tensor)
     if offsets is None:
         with quiet():
             copy = tensor.detach().contiguous()
-        return xxh3_64_intdigest(buffer_type(nbytes).from_address(copy.data_ptr()))
+        return xxh3_64_intdigest(buffer_type(nbytes).from_address(copy.data_ptr())) ^ mark
     if len(offsets) == 1 and step == 1:
-        return xxh3_64_intdigest(buffer_type(run * itemsize).from_address(address))
+        return xxh3_64_intdigest(buffer_type(run * itemsize).from_address(address)) ^ mark
     hasher = xxh3_64()
-    if step == 1:
-        kind = buffer_type(run * itemsize)
-        for offset in offsets:
-            hasher.update(kind.from_address(address + offset * itemsize))
-    else:
-        kind = ctypes.c_char * itemsize
-        for offset in offsets:
-            start = address + offset * itemsize
-            for i in range(run):
-                hasher.update(kind.from_address(start + i * step * itemsize))
-    return hasher.intdigest()
+    kind = buffer_type(run * itemsize if step == 1 else itemsize)
+    for offset in offsets:
+        for i in range(1 if step == 1 else run):
+            hasher.update(kind.from_address(address + (offset + i * step) * itemsize))
+    return hasher.intdigest() ^ mark
 
 
-def _layout(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, list[int] | None, int]:
-    """The elements as runs in memory: ``(elements in a run, first elements of the runs, step in a run)``.
+def _needed(tensor: torch.Tensor) -> int:
+    """How many bytes of its storage the elements of ``tensor`` reach over."""
+    last = sum((d - 1) * s for d, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return int((tensor.storage_offset() + last + 1) * tensor.element_size())
 
-    Dimensions are merged from the smallest stride upwards, so a transposed matrix is one run. ``None``
-    instead of the offsets: so many runs that a copy is cheaper.
-    """
+
+Layout = tuple[int, "list[int] | None", int, int]
+"""The elements as runs in memory: the elements in a run, where the runs begin (``None``: so many that a copy
+is cheaper), the step in a run, and a number that tells this layout from others."""
+
+
+def layout(tensor: torch.Tensor) -> Layout:
+    """The layout of a strided tensor; kept, because working it out costs more than the read."""
+    key = (tensor.shape, tensor.stride())
+    found = _layouts.get(key)
+    if found is None:
+        if len(_layouts) > 4096:
+            _layouts.clear()
+        found = _layouts[key] = _layout(tuple(tensor.shape), tensor.stride())
+    return found
+
+
+def _layout(shape: tuple[int, ...], stride: tuple[int, ...]) -> Layout:
+    """Dimensions are merged from the smallest stride upwards, so a transposed matrix is one run."""
+    mark = xxh3_64_intdigest(repr((shape, stride)).encode())
     dims = sorted((s, d) for s, d in zip(stride, shape, strict=True) if d > 1 and s != 0)
     run, step = 1, 1
     rest = list(dims)
@@ -132,11 +141,11 @@ def _layout(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, list[
             run *= rest.pop(0)[1]
     count = math.prod(d for _, d in rest)
     if count > _MAX_RUNS or (step != 1 and count * run > _MAX_RUNS):
-        return run, None, step
+        return run, None, step, mark
     offsets = [0]
     for s, d in rest:
         offsets = [o + i * s for o in offsets for i in range(d)]
-    return run, sorted(offsets), step
+    return run, sorted(offsets), step, mark
 
 
 def snapshot(tensor: torch.Tensor) -> torch.Tensor:

@@ -25,14 +25,17 @@ def active_lens() -> Any:
 class Watch:
     """Saved-tensor hooks over this thread from :meth:`start` to :meth:`stop`."""
 
-    def __init__(self, ledger: Ledger, unpack: Unpack | None = None, lens: Any = None) -> None:
+    def __init__(
+        self, ledger: Ledger, unpack: Unpack | None = None, lens: Any = None, walk: bool = True
+    ) -> None:
         self.ledger = ledger
         self.lens = lens
+        self._walk = walk
         self._custom_unpack = unpack
         self._pair: tuple[Pack, Unpack] | None = None
 
     def start(self) -> None:
-        self._pair = (make_pack(self.ledger), self._custom_unpack or make_unpack(active_ledger))
+        self._pair = (make_pack(self.ledger, self._walk), self._custom_unpack or make_unpack(active_ledger))
         self.resume()
 
     def resume(self) -> None:

@@ -43,7 +43,6 @@ GRAPHS: dict[str, Callable[[], torch.Tensor]] = {
     "in place that saves what it overwrites": lambda: (w * 2).copysign_(torch.ones(2, 2)),
     "in place on a view": lambda: (w * 2).view(-1).exp_(),
     "foreach": lambda: torch._foreach_exp([w * 1, w * 2])[0],
-    "foreach in place": lambda: _foreach_exp_in_place(),
     "several outputs": lambda: torch.linalg.qr(w * 2)[0],
     "chain of outputs": lambda: (w * 2).sigmoid().tanh().softmax(0),
     "function": lambda: Twice.apply(w * 2),
@@ -55,12 +54,6 @@ GRAPHS: dict[str, Callable[[], torch.Tensor]] = {
     ),
     "checkpoint": lambda: torch.utils.checkpoint.checkpoint(torch.sin, w * 2, use_reentrant=False),
 }
-
-
-def _foreach_exp_in_place() -> torch.Tensor:
-    tensors = [w * 1, w * 2]
-    torch._foreach_exp_(tensors)
-    return tensors[0]
 
 
 @pytest.mark.parametrize("name", GRAPHS)
