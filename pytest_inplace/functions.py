@@ -159,25 +159,33 @@ def observed(
     call: Callable[..., Any],
     held: Held | None = None,
     passed_on: int = 0,
+    accumulated: torch.Tensor | None = None,
 ) -> Any:
     """Call user code with gradients, and note whether it wrote into them.
 
     ``passed_on`` of them go on in the backward pass, with what was written there, if it returns nothing.
+    ``accumulated`` is the leaf whose ``.grad`` the code is about.
     """
     __tracebackhide__ = True
+    key = ("grad", code) if accumulated is None else ("grad", code, "accumulated")
     if lens is not None and lens.on_trial:
-        return lens.outside.on_trial_backward(code, grads, call, held, passed_on)
+        if accumulated is not None:
+            return lens.outside.on_trial_accumulated(key, accumulated, call)
+        return lens.outside.on_trial_backward(key, grads, call, held, passed_on)
     given = [g for g in grads if _plain(g)]
     before = [state(g) for g in given]
-    result = call(*grads) if lens is None else lens.outside.around_backward(code, given, call, grads)
+    result = call(*grads) if lens is None else lens.outside.around_backward(key, given, call, grads)
     for gradient, was in zip(given, before, strict=True):
         now = state(gradient)
         if now != was:
-            key = ("grad", code)
             suspect = _suspect("grad", key, gradient, None, was[0])
             suspect.used = call_sites.capture(sys._getframe(2))
             ledger.suspects.setdefault(key, suspect)
     return result
+
+
+def _without_gradient(hook: Any, leaf: Any, *_: Any) -> Any:
+    return hook(leaf)
 
 
 def _hook_patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[tuple[Any, str, Any]]:
@@ -224,7 +232,27 @@ def _hook_patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[
 
         return module_register(self, watched, *args, **kwargs)
 
+    after_accumulation: Any = torch.Tensor.register_post_accumulate_grad_hook
+
+    @functools.wraps(after_accumulation)
+    def register_post_accumulate_grad_hook(self: Any, hook: Any) -> Any:
+        if not callable(hook) or active_ledger() is None:
+            return after_accumulation(self, hook)
+
+        @functools.wraps(hook, updated=())
+        def watched(leaf: Any) -> Any:
+            __tracebackhide__ = True
+            ledger, gradient = active_ledger(), leaf.grad
+            if ledger is None or not _plain(gradient):
+                return hook(leaf)
+            code = getattr(hook, "__code__", hook)
+            call = functools.partial(_without_gradient, hook, leaf)
+            return observed(ledger, active_lens(), code, (gradient,), call, accumulated=leaf)
+
+        return after_accumulation(self, watched)
+
     return [
         (torch.Tensor, "register_hook", register_hook),
+        (torch.Tensor, "register_post_accumulate_grad_hook", register_post_accumulate_grad_hook),
         (torch.nn.Module, "register_full_backward_hook", register_full_backward_hook),
     ]

@@ -140,8 +140,12 @@ class Judge:
     def _accumulated(
         self, call: BackwardCall, leaves: list[torch.Tensor], roots: tuple[torch.Tensor | None, ...]
     ) -> list[torch.Tensor | None]:
-        """The gradients by way of ``.grad``, which is put back."""
+        """The gradients by way of ``.grad``; that, and what hooks do to the leaves, is put back."""
+        import torch
+
         kept = [leaf.grad for leaf in leaves]
+        with quiet():
+            contents = [(values.snapshot(leaf), leaf._version) for leaf in leaves]
         try:
             for leaf in leaves:
                 leaf.grad = None
@@ -150,8 +154,13 @@ class Judge:
             )
             return [leaf.grad for leaf in leaves]
         finally:
-            for leaf, gradient in zip(leaves, kept, strict=True):
-                leaf.grad = gradient
+            with quiet():
+                for leaf, gradient, (content, version) in zip(leaves, kept, contents, strict=True):
+                    leaf.grad = gradient
+                    if not values.same_values(leaf, content):  # a hook that steps the optimizer
+                        leaf.data.copy_(content)
+                    if leaf._version != version:
+                        torch._C._autograd._unsafe_set_version_counter((leaf,), (version,))
 
     def _errors(
         self,

@@ -137,10 +137,10 @@ class Outside:
     # -- backward -------------------------------------------------------------------------------------
 
     def around_backward(
-        self, code: Any, given: list[torch.Tensor], call: Callable[..., Any], grads: tuple[Any, ...]
+        self, key: Any, given: list[torch.Tensor], call: Callable[..., Any], grads: tuple[Any, ...]
     ) -> Any:
         """Run user code that is given gradients, watching these."""
-        case = self._cases.get(("grad", code))
+        case = self._cases.get(key)
         if case is None:
             return call(*grads)
         watched = self._watch([("grad", gradient) for gradient in given])
@@ -157,12 +157,12 @@ class Outside:
             self._forget(watched)
 
     def on_trial_backward(
-        self, code: Any, grads: tuple[Any, ...], call: Callable[..., Any], held: Held | None, passed_on: int
+        self, key: Any, grads: tuple[Any, ...], call: Callable[..., Any], held: Held | None, passed_on: int
     ) -> Any:
         """Run user code that is given gradients, with what the trial puts in place of what is kept."""
         substitutes = self._scope.substitutes
         pairs = substitutes.get(held.key) if held is not None else None
-        if substitutes.get(("grad", code)) is not _PRIVATE:
+        if substitutes.get(key) is not _PRIVATE:
             with contents(pairs or []):
                 return call(*grads)
         with quiet():
@@ -173,6 +173,13 @@ class Outside:
             return result
         # A hook that returns nothing passes on what it was given, with what it wrote there.
         return own[0] if passed_on == 1 else tuple(own[:passed_on])
+
+    def on_trial_accumulated(self, key: Any, leaf: torch.Tensor, call: Callable[..., Any]) -> Any:
+        """Run a hook on a leaf whose gradient has just been accumulated, on trial."""
+        if self._scope.substitutes.get(key) is _PRIVATE and leaf.grad is not None:
+            with quiet():
+                leaf.grad = values.snapshot(leaf.grad)
+        return call()
 
     def unpark_on_trial(self, parked: Any, unpack: Callable[[Any], Any]) -> Any:
         """Unpack for a trial: from what was kept when it was saved, or from what is there now."""
@@ -240,6 +247,8 @@ class Outside:
                 continue
             if case.kind == "grad":
                 right[key] = _PRIVATE
+                if key[-1] == "accumulated" and call.accumulating is None:
+                    call.accumulating = []  # such a hook does not run where gradients are captured
             elif case.region is not None:
                 right[key] = case.original
                 # Looked at before any trial, which runs the function again and so may write again.
