@@ -42,7 +42,9 @@ def patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[tuple[
         ledger = active_ledger()
         if ledger is None or not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
             return original_apply(cls, *args, **kwargs)
-        with torch._C.DisableTorchFunction():
+        inputs: list[torch.Tensor] = []
+        before: list[State] = []
+        with ledger.guarding("a Function's inputs"), torch._C.DisableTorchFunction():
             inputs = [a for a in args if _plain(a) and a.requires_grad]
             before = [state(a) for a in inputs]
         lens = active_lens()
@@ -52,7 +54,7 @@ def patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[tuple[
             result = lens.outside.around_forward(
                 inputs, functools.partial(original_apply, cls, *args, **kwargs)
             )
-        with torch._C.DisableTorchFunction():
+        with ledger.guarding("what a Function keeps"), torch._C.DisableTorchFunction():
             _after_forward(ledger, lens, cls, inputs, before, result)
         return result
 
@@ -66,7 +68,8 @@ def patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[tuple[
         written = self._forward_cls.backward
         code = getattr(getattr(written, "__wrapped__", written), "__code__", None)
         if held is not None and (lens is None or not lens.on_trial):
-            _report_held(ledger, held)
+            with ledger.guarding("what a Function keeps"):
+                _report_held(ledger, held)
         return observed(ledger, lens, code, args, functools.partial(original_backward, self), held)
 
     return [
@@ -173,14 +176,16 @@ def observed(
             return lens.outside.on_trial_accumulated(key, accumulated, call)
         return lens.outside.on_trial_backward(key, grads, call, held, passed_on)
     given = [g for g in grads if _plain(g)]
-    before = [state(g) for g in given]
+    before: list[State] = []
+    with ledger.guarding("gradients"):
+        before = [state(g) for g in given]
     result = call(*grads) if lens is None else lens.outside.around_backward(key, given, call, grads)
-    for gradient, was in zip(given, before, strict=True):
-        now = state(gradient)
-        if now != was:
-            suspect = _suspect("grad", key, gradient, None, was[0])
-            suspect.used = call_sites.capture(sys._getframe(2))
-            ledger.suspects.setdefault(key, suspect)
+    with ledger.guarding("gradients"):
+        for gradient, was in zip(given, before, strict=True):
+            if state(gradient) != was:
+                suspect = _suspect("grad", key, gradient, None, was[0])
+                suspect.used = call_sites.capture(sys._getframe(2))
+                ledger.suspects.setdefault(key, suspect)
     return result
 
 

@@ -6,6 +6,8 @@ checkpoint in the function and the arguments that it will call again.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import types
 import weakref
 from collections.abc import Iterator
@@ -125,12 +127,14 @@ def _walk(value: Any, name: str, depth: int, seen: set[int]) -> Iterator[tuple[s
             held = value.__globals__.get(variable)
             if isinstance(held, torch.Tensor | torch.nn.Module | dict | list):
                 yield from _walk(held, variable, depth + 1, seen)
-    elif hasattr(value, "func") and hasattr(value, "args"):  # functools.partial
-        for part in (value.func, value.args, getattr(value, "keywords", {})):
+    elif isinstance(value, functools.partial):
+        for part in (value.func, value.args, value.keywords):
             yield from _walk(part, name, depth + 1, seen)
-    elif not isinstance(value, torch.autograd.graph.Node) and hasattr(value, "__dict__"):
-        for key, item in list(vars(value).items()):
-            yield from _walk(item, f"{name}.{key}", depth + 1, seen)
+    elif not isinstance(value, torch.autograd.graph.Node):
+        # Read past the object's own attribute access, which may compute or raise anything.
+        with contextlib.suppress(AttributeError):
+            for key, item in list(object.__getattribute__(value, "__dict__").items()):
+                yield from _walk(item, f"{name}.{key}", depth + 1, seen)
 
 
 def _module_tensors(module: torch.nn.Module, name: str, seen: set[int]) -> Iterator[tuple[str, torch.Tensor]]:

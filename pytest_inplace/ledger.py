@@ -5,9 +5,10 @@ Holds no tensor: each record belongs to autograd and dies with the graph.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -141,6 +142,14 @@ class Ledger:
         for record in self.alive():
             if not record.used:
                 self.dropped(record)
+
+    @contextlib.contextmanager
+    def guarding(self, what: str) -> Iterator[None]:
+        """Our own part around the user's code: if it fails, that is counted, and the user's code goes on."""
+        try:
+            yield
+        except Exception as error:
+            self.coverage.not_checked(f"{what}: {type(error).__name__} in the check itself")
 
     def take_suspects(self) -> list[Suspect]:
         """The suspects since the last call."""

@@ -60,7 +60,9 @@ class Outside:
         """A ctx keeps tensors."""
         if held.kind != "hooks" and self._wanted(held.key):
             found = [(item.name, tensor) for item in held.tensors if (tensor := item.ref()) is not None]
-            self._cases[held.key] = Case(kind=held.kind, watched=self._watch(found), alive=weakref.ref(held))
+            # A ctx attribute has its name; what a checkpoint's function holds is the user's variable.
+            watched = self._watch(found, nameless=held.kind == "recompute")
+            self._cases[held.key] = Case(kind=held.kind, watched=watched, alive=weakref.ref(held))
 
     def parked(self, parked: Any, tensor: torch.Tensor) -> None:
         """A user's hooks, or a checkpoint, took a tensor that autograd wanted saved."""

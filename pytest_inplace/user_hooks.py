@@ -108,15 +108,17 @@ def _accompanying(
         ledger = active_ledger()
         if ledger is None or type(tensor) not in values.plain_types():
             return _Unwatched(user_pack(tensor))
-        with torch._C.DisableTorchFunction():
+        digest = None
+        with ledger.guarding("a tensor saved under other hooks"), torch._C.DisableTorchFunction():
             digest = values.digest(tensor)
         packed = user_pack(tensor)
-        with torch._C.DisableTorchFunction():
+        with ledger.guarding("a tensor saved under other hooks"), torch._C.DisableTorchFunction():
             parked = Parked(packed, tensor, digest, ledger, recomputed)
-        lens = active_lens()
-        if lens is not None:
-            lens.outside.parked(parked, tensor)
-        return parked
+            lens = active_lens()
+            if lens is not None:
+                lens.outside.parked(parked, tensor)
+            return parked
+        return _Unwatched(packed)
 
     def unpack(parked: Any) -> torch.Tensor:
         __tracebackhide__ = True
@@ -126,10 +128,14 @@ def _accompanying(
         if lens is not None and lens.on_trial:
             return lens.outside.unpark_on_trial(parked, user_unpack)  # type: ignore[no-any-return]
         ledger = active_ledger()
-        changed = parked.held.changed() if parked.held is not None else []
+        changed: list[Any] = []
+        if parked.held is not None:
+            with parked.ledger.guarding("a tensor saved under other hooks"):
+                changed = parked.held.changed()
         tensor = user_unpack(parked.packed)
         if ledger is parked.ledger:
-            _compare(ledger, lens, parked, changed, tensor)
+            with ledger.guarding("a tensor saved under other hooks"):
+                _compare(ledger, lens, parked, changed, tensor)
         return tensor  # type: ignore[no-any-return]
 
     return pack, unpack
