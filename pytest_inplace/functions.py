@@ -161,12 +161,13 @@ def observed(
     grads: tuple[Any, ...],
     call: Callable[..., Any],
     held: Held | None = None,
-    passed_on: int = 0,
+    passed_on: Callable[[Any], Any] | None = None,
     accumulated: torch.Tensor | None = None,
 ) -> Any:
     """Call user code with gradients, and note whether it wrote into them.
 
-    ``passed_on`` of them go on in the backward pass, with what was written there, if it returns nothing.
+    Where the code returns nothing, ``passed_on`` picks what goes on in the backward pass from what it was
+    given, with what it wrote there.
     ``accumulated`` is the leaf whose ``.grad`` the code is about.
     """
     __tracebackhide__ = True
@@ -233,7 +234,14 @@ def _hook_patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[
                 return hook(module, grads[:split], grads[split:])
 
             code = getattr(hook, "__code__", hook)
-            return observed(ledger, active_lens(), code, (*grad_input, *grad_output), call, passed_on=split)
+            return observed(
+                ledger,
+                active_lens(),
+                code,
+                (*grad_input, *grad_output),
+                call,
+                passed_on=lambda own: own[:split],
+            )
 
         return module_register(self, watched, *args, **kwargs)
 

@@ -159,7 +159,12 @@ class Outside:
             self._forget(watched)
 
     def on_trial_backward(
-        self, key: Any, grads: tuple[Any, ...], call: Callable[..., Any], held: Held | None, passed_on: int
+        self,
+        key: Any,
+        grads: tuple[Any, ...],
+        call: Callable[..., Any],
+        held: Held | None,
+        passed_on: Callable[[Any], Any] | None,
     ) -> Any:
         """Run user code that is given gradients, with what the trial puts in place of what is kept."""
         substitutes = self._scope.substitutes
@@ -171,10 +176,7 @@ class Outside:
             own = [values.snapshot(g) if _tensor(g) else g for g in grads]
         with contents(pairs or []):
             result = call(*own)
-        if result is not None or not passed_on:
-            return result
-        # A hook that returns nothing passes on what it was given, with what it wrote there.
-        return own[0] if passed_on == 1 else tuple(own[:passed_on])
+        return passed_on(tuple(own)) if result is None and passed_on is not None else result
 
     def on_trial_accumulated(self, key: Any, leaf: torch.Tensor, call: Callable[..., Any]) -> Any:
         """Run a hook on a leaf whose gradient has just been accumulated, on trial."""
