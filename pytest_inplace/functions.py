@@ -208,7 +208,12 @@ def _hook_patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[
             if ledger is None:
                 return hook(grad)
             return observed(
-                ledger, active_lens(), getattr(hook, "__code__", hook), (grad,), hook, passed_on=1
+                ledger,
+                active_lens(),
+                getattr(hook, "__code__", hook),
+                (grad,),
+                hook,
+                passed_on=lambda own: own[0],
             )
 
         return watched
