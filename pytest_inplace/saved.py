@@ -151,15 +151,14 @@ def make_pack(ledger: Ledger, walk: bool = True) -> Pack:
         return None
 
     def slow_digest(tensor: torch.Tensor) -> int | None:
-        reason = values.unreadable(tensor)
-        digest = None
-        if reason is None:
-            digest = strided_digest(tensor)
-            if digest is None:
-                reason = "no readable memory"
-        if reason is not None:
+        try:
+            reason = values.unreadable(tensor)
+            digest = None if reason is not None else strided_digest(tensor)
+        except Exception as error:  # a tensor of a kind that we have not met
+            reason, digest = f"{type(tensor).__name__} ({type(error).__name__})", None
+        if digest is None:
             coverage.version_only += 1
-            coverage.not_checked(f"content of {reason}")
+            coverage.not_checked(f"content of {reason or 'no readable memory'}")
         return digest
 
     def made_by(node: Any, frame: Any) -> bool:
