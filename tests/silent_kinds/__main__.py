@@ -1,0 +1,15 @@
+"""Run all programs and write the page: ``python -m tests.silent_kinds``."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.silent_kinds.kinds import KINDS
+from tests.silent_kinds.observe import observe
+from tests.silent_kinds.table import PAGE, page
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(page([observe(kind) for kind in KINDS]), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(PAGE.parent.parent)}")

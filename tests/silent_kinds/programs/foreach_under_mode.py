@@ -1,0 +1,33 @@
+"""A fused multi-tensor operation under a dispatch mode, here a FLOP counter, moves no version."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def leaves() -> list[torch.Tensor]:
+    return [torch.tensor([0.5, -1.0, 2.0, 3.0], requires_grad=True)]
+
+
+def forward(x: torch.Tensor, write: bool = True) -> torch.Tensor:
+    h = x * 2
+    y = h * h  # SAVED
+    if write:
+        with FlopCounterMode(display=False), torch.no_grad():
+            torch._foreach_mul_([h], 0.6)  # WRITTEN
+    return y.sum()
+
+
+def run(write: bool) -> list[torch.Tensor | None]:
+    (x,) = leaves()
+    forward(x, write).backward()
+    return [x.grad]
+
+
+def program() -> list[torch.Tensor | None]:
+    return run(write=True)
+
+
+def right() -> list[torch.Tensor | None]:
+    return run(write=False)

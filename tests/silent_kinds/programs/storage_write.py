@@ -1,0 +1,32 @@
+"""An activation's storage is filled from another one, as a memory pool does on reuse."""
+
+from __future__ import annotations
+
+import torch
+
+
+def leaves() -> list[torch.Tensor]:
+    return [torch.tensor([0.5, -1.0, 2.0, 3.0], requires_grad=True)]
+
+
+def forward(x: torch.Tensor, write: bool = True) -> torch.Tensor:
+    h = x * 2
+    y = h * h  # SAVED
+    if write:
+        other = torch.tensor([3.0, 1.0, 4.0, 1.0], dtype=x.dtype)
+        h.untyped_storage().copy_(other.untyped_storage())  # WRITTEN
+    return y.sum()
+
+
+def run(write: bool) -> list[torch.Tensor | None]:
+    (x,) = leaves()
+    forward(x, write).backward()
+    return [x.grad]
+
+
+def program() -> list[torch.Tensor | None]:
+    return run(write=True)
+
+
+def right() -> list[torch.Tensor | None]:
+    return run(write=False)
