@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_inplace.findings import Finding as Finding
-    from pytest_inplace.guard import GuardReport as GuardReport
-    from pytest_inplace.guard import InplaceError as InplaceError
-    from pytest_inplace.guard import guard as guard
+    from pytest_inplace.guarding import GuardReport as GuardReport
+    from pytest_inplace.guarding import InplaceError as InplaceError
+    from pytest_inplace.guarding import guard as guard
 
 __version__ = "0.1.0"
 __all__ = ["Finding", "GuardReport", "InplaceError", "__version__", "guard"]
 
-_HOMES = {"Finding": "findings", "GuardReport": "guard", "InplaceError": "guard", "guard": "guard"}
+_HOMES = {"Finding": "findings", "GuardReport": "guarding", "InplaceError": "guarding", "guard": "guarding"}
 
 
 def __getattr__(name: str) -> Any:

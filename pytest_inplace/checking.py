@@ -100,14 +100,15 @@ class ItemCheck:
         """Judge what came up until the end of this phase; the result is what should fail the test."""
         if self._ledger is None:
             return []
+        from pytest_inplace.guarding import native
+
         if when == "call" and error is None:
             self._ledger.drop_unused()
         suspects = self._suspects(error)
         findings = self._judge(suspects, when) if suspects else []
         findings += self._frozen()
-        native = _native(error)
-        if native is not None:
-            findings.append(native)
+        if error is not None and "torch" in sys.modules:
+            findings += native(error)
         findings = [f for f in findings if f.code not in self.settings.allow]
         if not findings:
             return []
@@ -125,7 +126,7 @@ class ItemCheck:
         return failing
 
     def _suspects(self, error: BaseException | None) -> list[Any]:
-        from pytest_inplace.guard import pending
+        from pytest_inplace.guarding import pending
         from pytest_inplace.replay import code_of
 
         suspects = pending(self._ledger.take_suspects(), error)
@@ -183,19 +184,6 @@ class ItemCheck:
 
     def _resume(self) -> None:
         (self.lens or self._watch).resume()
-
-
-def _native(error: BaseException | None) -> Finding | None:
-    if error is None or "torch" not in sys.modules:
-        return None
-    from pytest_inplace.guard import chain
-    from pytest_inplace.native import explain
-
-    for each in chain(error):
-        finding = explain(each)
-        if finding is not None:
-            return finding
-    return None
 
 
 def _warn(item: pytest.Item, finding: Finding) -> None:

@@ -91,7 +91,7 @@ class Inplace:
         pytest.fail(f"DID NOT FIND {wanted.code} {wanted.name}{others}")
 
     def _produced(self, lens: Microscope, raised: BaseException | None) -> list[Finding]:
-        from pytest_inplace.guard import InplaceError, pending
+        from pytest_inplace.guarding import InplaceError, pending
         from pytest_inplace.native import explain
         from pytest_inplace.replay import findings_of
 
@@ -115,7 +115,7 @@ class Inplace:
         Raises:
             InplaceError: with the findings.
         """
-        from pytest_inplace.guard import InplaceError
+        from pytest_inplace.guarding import InplaceError
         from pytest_inplace.replay import findings_of
 
         lens = self._lens()
@@ -134,7 +134,7 @@ class Inplace:
             TypeError: if a target is neither a tensor nor a module.
         """
         from pytest_inplace.evidence import Watched
-        from pytest_inplace.guard import InplaceError
+        from pytest_inplace.guarding import InplaceError
         from pytest_inplace.quiet import quiet
 
         lens = self._lens()

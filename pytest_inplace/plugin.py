@@ -120,7 +120,7 @@ def _phase(item: pytest.Item, when: str, earlier: BaseException | None = None) -
         raise
     failing = _conclude(check, when, _unittest_failure(item) if when == "call" else None)
     if failing and _unittest_failure(item) is None:
-        from pytest_inplace.guard import InplaceError
+        from pytest_inplace.guarding import InplaceError
 
         raise InplaceError(failing)
     return result
@@ -149,7 +149,7 @@ def pytest_runtest_makereport(
     check = item.stash.get(_check, None)
     if check is not None:
         from pytest_inplace import reporting
-        from pytest_inplace.guard import InplaceError
+        from pytest_inplace.guarding import InplaceError
 
         root = item.config.rootpath
         findings = [reporting.relative(f, root) for f in check.failing.get(call.when, ())]

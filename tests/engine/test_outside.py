@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from pytest_inplace.findings import Finding
-from pytest_inplace.guard import examine
+from pytest_inplace.guarding import examine
 
 
 def codes(program: Callable[[], Any]) -> list[str]:

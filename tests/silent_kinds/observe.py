@@ -18,7 +18,7 @@ import torch
 from torch.autograd.gradcheck import GradcheckError, gradcheck
 
 from pytest_inplace.findings import Finding
-from pytest_inplace.guard import examine
+from pytest_inplace.guarding import examine
 from pytest_inplace.native import explain
 from tests.silent_kinds.kinds import Kind
 

@@ -87,6 +87,13 @@ def chain(error: BaseException | None) -> list[BaseException]:
     return found
 
 
+def native(error: BaseException | None) -> list[Finding]:
+    """PyTorch's own refusal of an in-place operation, among an error and what led to it, explained."""
+    from pytest_inplace.native import explain
+
+    return next(([finding] for each in chain(error) if (finding := explain(each)) is not None), [])
+
+
 @dataclass
 class GuardReport:
     """The findings of a guarded block, complete when the block has ended."""
@@ -125,7 +132,7 @@ def guard(*, raises: bool = True, latent: bool = True, lines: bool = True) -> It
         microscope.stop()
         suspects = pending(microscope.ledger.suspects.values(), failure)
         kept = [s for s in suspects if latent or not s.latent]
-        report.findings[:] = findings_of(microscope, kept)
+        report.findings[:] = [*findings_of(microscope, kept), *native(failure)]
         if failure is not None and report.findings and hasattr(failure, "add_note"):
             from pytest_inplace.rendering import report as text
 
