@@ -106,7 +106,7 @@ class ItemCheck:
             self._ledger.drop_unused()
         suspects = self._suspects(error)
         findings = self._judge(suspects, when) if suspects else []
-        findings += self._frozen()
+        findings += self._frozen(error)
         if error is not None and "torch" in sys.modules:
             findings += native(error)
         findings = [f for f in findings if f.code not in self.settings.allow]
@@ -126,13 +126,16 @@ class ItemCheck:
         return failing
 
     def _suspects(self, error: BaseException | None) -> list[Any]:
-        from pytest_inplace.guarding import pending
+        from pytest_inplace.guarding import InplaceError, chain, pending
         from pytest_inplace.replay import code_of
 
         suspects = pending(self._ledger.take_suspects(), error)
         if error is not None or self.settings.latent == "ignore":
             # A test that stopped half-way left graphs unused for a reason of its own.
             suspects = [s for s in suspects if not s.latent]
+        for each in chain(error):
+            if isinstance(each, InplaceError):
+                suspects += each.suspects
         return [s for s in suspects if code_of(s) not in self.settings.allow]
 
     def _judge(self, suspects: Iterable[Any], when: str) -> list[Finding]:
@@ -148,13 +151,16 @@ class ItemCheck:
             return unreplayed(suspects, why)
         return [f for f in self._replay(suspects) if f.code != "INP206"]
 
-    def _frozen(self) -> list[Finding]:
-        if self.lens is None or not self.lens.frozen_findings:
+    def _frozen(self, error: BaseException | None) -> list[Finding]:
+        """What was declared frozen and written, unless the test has dealt with the error itself."""
+        from pytest_inplace.guarding import InplaceError, chain
+
+        raised = [each for each in chain(error) if isinstance(each, InplaceError)]
+        findings = [f for each in raised for f in each.findings if f.code == "INP206"]
+        if not findings:
             return []
         from pytest_inplace.rerun import can_replay_now
 
-        findings: list[Finding] = self.lens.frozen_findings
-        self.lens.frozen_findings = []
         why = self._no_replay("call")
         if why is None and can_replay_now(self.item):
             again = [f for f in self._replay(()) if f.code == "INP206"]

@@ -75,39 +75,26 @@ class Inplace:
         except KeyError as error:
             raise ValueError(error.args[0]) from None
         lens = self._lens()
-        earlier = lens.ledger.take_suspects()
+        ledger = lens.ledger
+        earlier = dict(ledger.suspects)
+        ledger.suspects.clear()
         raised: BaseException | None = None
         try:
             yield
         except (RuntimeError, AssertionError) as error:
             raised = error
-        produced = self._produced(lens, raised)
-        lens.ledger.suspects.update({id(s): s for s in earlier})
-        if any(finding.code == wanted.code for finding in produced):
-            return
-        if raised is not None:
+        produced = _produced(lens, raised)
+        expected = [source for source, finding in produced if finding.code == wanted.code]
+        lens.seen(source for source in expected if not isinstance(source, BaseException))
+        # What is of another rule, or was there before, is still to be reported.
+        others = {k: s for k, s in ledger.suspects.items() if all(s is not e for e in expected)}
+        ledger.suspects = {**earlier, **others}
+        if raised is not None and not any(_told_by(raised, source) for source in expected):
             raise raised
-        others = f"; it did find {', '.join(sorted({f.code for f in produced}))}" if produced else ""
-        pytest.fail(f"DID NOT FIND {wanted.code} {wanted.name}{others}")
-
-    def _produced(self, lens: Microscope, raised: BaseException | None) -> list[Finding]:
-        from pytest_inplace.guarding import InplaceError, pending
-        from pytest_inplace.native import explain
-        from pytest_inplace.replay import findings_of
-
-        if isinstance(raised, InplaceError):
-            lens.frozen_findings.clear()
-            return raised.findings
-        suspects = [*pending(lens.ledger.take_suspects(), raised), *lens.changed_now()]
-        for suspect in suspects:
-            suspect.needs_extension = False
-            if suspect.ordinal is not None and (entry := lens.entries.get(suspect.ordinal)):
-                record = entry.record()
-                if record is not None:  # seen and expected: not to be found a second time when it dies
-                    record.mark_used()
-        findings = findings_of(lens, suspects)
-        native = explain(raised) if raised is not None else None
-        return findings if native is None else [*findings, native]
+        if not expected:
+            codes = ", ".join(sorted({finding.code for _, finding in produced}))
+            found = f"; it did find {codes}" if codes else ""
+            pytest.fail(f"DID NOT FIND {wanted.code} {wanted.name}{found}")
 
     def check(self) -> None:
         """Judge everything saved so far, now: fail here if a tensor that backward still needs has changed.
@@ -122,8 +109,7 @@ class Inplace:
         suspects: list[Suspect] = [*lens.ledger.suspects.values(), *lens.changed_now()]
         findings = findings_of(lens, suspects, "judged by inplace.check()")
         if findings:
-            lens.ledger.suspects.update({s.ordinal: s for s in suspects})
-            raise InplaceError(findings)
+            raise InplaceError(findings, suspects)
 
     @contextmanager
     def frozen(self, *targets: torch.Tensor | torch.nn.Module) -> Iterator[None]:
@@ -149,6 +135,32 @@ class Inplace:
         if findings:
             lens.frozen_findings += findings
             raise InplaceError(findings)
+
+
+def _produced(
+    lens: Microscope, raised: BaseException | None
+) -> list[tuple[Suspect | BaseException, Finding]]:
+    """The findings of a block that has ended, each with the suspect or the error that it is about."""
+    from pytest_inplace.guarding import InplaceError, native, pending
+    from pytest_inplace.replay import findings_of
+
+    told = raised if isinstance(raised, InplaceError) else InplaceError([])
+    suspects = [*pending(lens.ledger.suspects.values(), raised), *told.suspects, *lens.changed_now()]
+    produced: list[tuple[Suspect | BaseException, Finding]] = []
+    for suspect in suspects:
+        suspect.needs_extension = False
+        produced += [(suspect, finding) for finding in findings_of(lens, [suspect])]
+    if raised is not None:
+        produced += [(raised, f) for f in [*told.findings, *native(raised)]]
+    return produced
+
+
+def _told_by(raised: BaseException, source: Suspect | BaseException) -> bool:
+    """Whether an error is the one that says what is wrong with ``source``."""
+    from pytest_inplace.guarding import chain
+
+    error = source if isinstance(source, BaseException) else source.error
+    return error is not None and any(error is each for each in chain(raised))
 
 
 def _named(targets: tuple[Any, ...]) -> list[tuple[str, torch.Tensor]]:

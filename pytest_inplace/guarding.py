@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,12 +17,16 @@ from pytest_inplace.watch import Watch
 
 
 class InplaceError(AssertionError):
-    """A watched program was found to corrupt gradients; ``findings`` says how."""
+    """A watched program was found to corrupt gradients; ``findings`` says how.
 
-    def __init__(self, findings: list[Finding]) -> None:
+    Raised while a test runs, it also carries what it was judged by, for a second run to look at again.
+    """
+
+    def __init__(self, findings: list[Finding], suspects: Iterable[Suspect] = ()) -> None:
         from pytest_inplace.rendering import headline, report
 
         self.findings = findings
+        self.suspects = list(suspects)
         text = "\n\n".join(report(finding) for finding in findings)
         super().__init__(text or "; ".join(headline(f) for f in findings))
 

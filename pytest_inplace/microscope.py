@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -335,13 +335,27 @@ class Microscope:
                 found.append(suspect)
         return found
 
+    def seen(self, suspects: Iterable[Suspect]) -> None:
+        """They are not to be found a second time when their records die."""
+        for suspect in suspects:
+            entry = self.entries.get(suspect.ordinal) if suspect.ordinal is not None else None
+            record = None if entry is None else entry.record()
+            if record is not None:
+                record.mark_used()
+
     @contextlib.contextmanager
     def accepting(self) -> Iterator[None]:
         """Accept the writes made inside: what they leave behind counts as what was saved."""
         before = {o: self._state(r) for o, e in self.entries.items() if (r := e.record()) is not None}
+        saved = {o: (self.entries[o].version, self.entries[o].digest) for o in before}
+        written_before = {*self.ledger.suspects, *(o for o, state in before.items() if state != saved[o])}
         try:
             yield
         finally:
+            for key, suspect in list(self.ledger.suspects.items()):
+                # A backward pass inside has used them already.
+                if suspect.error is None and key not in written_before:
+                    del self.ledger.suspects[key]
             for ordinal, entry in self.entries.items():
                 record = entry.record()
                 if record is None or before.get(ordinal) == self._state(record):

@@ -110,6 +110,20 @@ def test_allow_covers_a_backward_pass_inside_too(check: Check) -> None:
     assert run.verdict() == "clean"
 
 
+def test_allow_does_not_cover_an_earlier_write_that_a_backward_pass_inside_meets(check: Check) -> None:
+    body = START + "h.data.mul_(2)\nwith inplace.allow(reason='known'):\n    h.sum().backward()"
+    run = check(using(body))
+    run.outcomes(failed=1)
+    assert run.codes() == ["INP102"]
+
+
+def test_raises_does_not_take_an_error_of_another_rule(check: Check) -> None:
+    run = check(using(inside("with inplace.raises('INP102')", SILENT + VERSION)))
+    run.outcomes(failed=1)
+    assert run.codes() == ["INP101"]
+    run.result.stdout.fnmatch_lines([f"E*RuntimeError: {VERSION_WORDS}*"])
+
+
 def test_allow_does_not_silence_pytorchs_version_error(check: Check) -> None:
     run = check(using(START + "with inplace.allow(reason='known'):\n    h.mul_(2)\nh.sum().backward()"))
     run.outcomes(failed=1)
