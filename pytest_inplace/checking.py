@@ -32,7 +32,11 @@ class ItemCheck:
         self._watch: Any = None
         self._ledger: Any = None
         self._before: Any = None
-        self._torn_down: BaseException | None = None
+        self._torn_down: Any = None
+        self.running = False
+        self.is_skipped = False
+        self.told: list[BaseException] = []
+        """Errors that pytest reported while the test went on, as those of subtests."""
 
     # -- begin and end ------------------------------------------------------------------------------
 
@@ -88,10 +92,27 @@ class ItemCheck:
         """The check itself failed: the test goes on, unchecked, and the reason is reported."""
         self.trouble = f"{type(error).__name__}: {error}".splitlines()[0]
 
-    @property
+    def skipped(self) -> None:
+        """The test skipped itself: whatever it did so far is no claim of its."""
+        self.is_skipped = True
+        if self._ledger is not None:
+            self._ledger.take_suspects()
+            self._ledger.acknowledged = self._ledger.saves
+
+    def tear_down_early(self) -> None:
+        """Tear the test's own fixtures down, while what surrounds it is there for a second run."""
+        from pytest_inplace.rerun import tear_down
+
+        if self.item in self.item.session._setupstate.stack:
+            self._torn_down = tear_down(self.item)
+
     def torn_down(self) -> BaseException | None:
-        """What the early tear-down before a replay raised; given once, to be raised in its own phase."""
-        error, self._torn_down = self._torn_down, None
+        """Tell what an early tear-down wrote; the result is what it raised. To be called in its phase."""
+        torn, self._torn_down = self._torn_down, None
+        if torn is None:
+            return None
+        torn.tell()
+        error: BaseException | None = torn.error
         return error
 
     # -- conclusions --------------------------------------------------------------------------------
@@ -122,14 +143,15 @@ class ItemCheck:
             else:
                 failing.append(finding)
         if failing:
-            self.failing[when] = failing
+            self.failing.setdefault(when, []).extend(failing)
         return failing
 
     def _suspects(self, error: BaseException | None) -> list[Any]:
         from pytest_inplace.guarding import InplaceError, chain, pending
         from pytest_inplace.replay import code_of
 
-        suspects = pending(self._ledger.take_suspects(), error)
+        told, self.told = self.told, []
+        suspects = pending(self._ledger.take_suspects(), error, *told)
         if error is not None or self.settings.latent == "ignore":
             # A test that stopped half-way left graphs unused for a reason of its own.
             suspects = [s for s in suspects if not s.latent]
@@ -172,13 +194,12 @@ class ItemCheck:
     def _replay(self, suspects: Iterable[Any]) -> list[Finding]:
         from pytest_inplace.rerun import replay_item
 
+        self.tear_down_early()  # watched, as it would be in its own phase
         self._pause()
         try:
-            findings, torn_down = replay_item(self.item, self._before, suspects)
+            return replay_item(self.item, self._before, suspects)
         finally:
             self._resume()
-        self._torn_down = torn_down or self._torn_down
-        return findings
 
     def _no_replay(self, when: str) -> str | None:
         if self.settings.replay != "never":

@@ -72,9 +72,9 @@ def examine(program: Callable[[], Any]) -> Examination:
     return examination
 
 
-def pending(suspects: Any, error: BaseException | None) -> list[Suspect]:
-    """The suspects that PyTorch has not already reported to a program that dealt with it."""
-    raised = chain(error)
+def pending(suspects: Any, *errors: BaseException | None) -> list[Suspect]:
+    """The suspects but those whose error the program has dealt with: it is none of ``errors``."""
+    raised = [each for error in errors for each in chain(error)]
     return [s for s in suspects if s.error is None or any(s.error is e for e in raised)]
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_inplace import call_sites, names, values
 from pytest_inplace.call_sites import Capture
 from pytest_inplace.evidence import Entry, Evidence, Group, Watched
+from pytest_inplace.extensions import Extensions
 from pytest_inplace.findings import Finding, ValueDiff
 from pytest_inplace.gradients import BackwardCall, Judge, Substitutes
 from pytest_inplace.ledger import Ledger, Record, Suspect, latent_suspect
@@ -43,8 +44,8 @@ class Microscope:
         self.watched: list[Watched] = []
         self.frozen_findings: list[Finding] = []
         self._busy = False
-        self._extending: list[Entry] = []
-        self._tracer = Tracer(self._step, self._returned) if lines else None
+        self._extensions = Extensions()
+        self._tracer = Tracer(self._step, self._extensions.returned) if lines else None
         self._watch: Watch | None = None
         self._engine: Callable[..., Any] | None = None
 
@@ -95,13 +96,12 @@ class Microscope:
         if self._watch is not None:
             self._watch.stop()
         if self._engine is not None:
-            autograd._engine_run_backward = self._engine
+            autograd._engine_run_backward, self._engine = self._engine, None
 
     # -- saving -------------------------------------------------------------------------------------
 
     def _saved(self, record: Record) -> None:
-        if self._extending:
-            self._look_for_extension(record.tensor)
+        self._extensions.look(record.tensor)
         if self._keys is not None and record.ordinal not in self._keys:
             return
         if self._substitutes is not None:
@@ -174,8 +174,6 @@ class Microscope:
         self, entry: Entry, tensor: torch.Tensor, version: int, digest: int | None,
         where: Capture | None, frame: FrameType | None,
     ) -> None:  # fmt: skip
-        import torch
-
         record = entry.record()
         if record is None or (record.used and entry.judged and entry.harmful):
             return
@@ -187,34 +185,7 @@ class Microscope:
             entry.writer = where
         if entry.name is None:
             entry.name = names.tensor_name(record.tensor, frame, entry.where and entry.where[0])
-        if entry.written_at is None:
-            entry.written_at = torch._C._autograd._get_sequence_nr()
-            self._extending.append(entry)
-
-    # -- was the graph still being built on after the write? ------------------------------------------
-
-    def _returned(self, frame: FrameType, value: Any) -> None:
-        import torch
-
-        if not self._extending:
-            return
-        held = [value, *frame.f_locals.values()]
-        for item in held:
-            for tensor in item if isinstance(item, list | tuple) else [item]:
-                if isinstance(tensor, torch.Tensor):
-                    self._look_for_extension(tensor)
-
-    def _look_for_extension(self, tensor: torch.Tensor) -> None:
-        import torch
-
-        with torch._C.DisableTorchFunction():
-            root = tensor.grad_fn
-        for entry in list(self._extending):
-            if root is None or entry.written_at is None or root._sequence_nr() < entry.written_at:
-                continue
-            if _reaches(root, entry.node):
-                entry.extended = True
-                self._extending.remove(entry)
+        self._extensions.written(entry)
 
     # -- using and judging ----------------------------------------------------------------------------
 
@@ -393,18 +364,3 @@ def _storage_key(tensor: torch.Tensor) -> int:
         return tensor.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):
         return id(tensor)
-
-
-def _reaches(root: Any, sequence: int) -> bool:
-    """Whether the node with this sequence number lies at or below ``root`` (inputs are always older)."""
-    stack, seen = [root], set()
-    while stack:
-        node = stack.pop()
-        number = node._sequence_nr()
-        if number == sequence:
-            return True
-        if number < sequence or node in seen:
-            continue
-        seen.add(node)
-        stack.extend(child for child, _ in node.next_functions if child is not None)
-    return False

@@ -99,7 +99,7 @@ def resolve(config: pytest.Config) -> Settings:
     """
     check = config.getoption("inplace_check")
     if check is None:
-        check = config.getini("inplace_check") or False
+        check = _ini_bool(config, "inplace_check")
     latent = config.getoption("inplace_latent") or _ini_choice(config, "inplace_latent", LATENT)
     replay = config.getoption("inplace_replay") or _ini_choice(config, "inplace_replay", REPLAY)
     settings = Settings(
@@ -113,6 +113,13 @@ def resolve(config: pytest.Config) -> Settings:
 def _source(config: pytest.Config, key: str) -> str:
     override = any(str(o).partition("=")[0] == key for o in config.getoption("override_ini", None) or ())
     return f"-o {key}" if override else f"{key} in {config.inipath or 'the ini file'}"
+
+
+def _ini_bool(config: pytest.Config, key: str) -> bool:
+    try:
+        return bool(config.getini(key))
+    except (ValueError, pytest.UsageError) as error:  # pytest's own words name neither the key nor the file
+        raise pytest.UsageError(f"{_source(config, key)}: {error}") from None
 
 
 def _ini_choice(config: pytest.Config, key: str, choices: tuple[str, ...]) -> Any:
@@ -174,7 +181,7 @@ def _with_marker(item: pytest.Item, marker: pytest.Mark, settings: Settings) -> 
             changes["allow"] = settings.allow | {rule_for(key).code for key in allow}
         except KeyError as error:
             raise wrong(error.args[0]) from None
-        if not given["reason"] or not isinstance(given["reason"], str):
+        if not isinstance(given["reason"], str) or not given["reason"].strip():
             raise wrong("allow needs a reason=..., a text that says why")
     if given["reason"] is not None:
         changes["reason"] = given["reason"]

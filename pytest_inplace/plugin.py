@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import sys
+import unittest
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_inplace import options
-from pytest_inplace.checking import ItemCheck
+from pytest_inplace.checking import ItemCheck, PytestInplaceWarning
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup  # which pytest requires there
 
 if TYPE_CHECKING:
     from pytest_inplace.fixture import Inplace
 
+_SKIPS = (pytest.skip.Exception, unittest.SkipTest)
+_STOPS = (pytest.exit.Exception, KeyboardInterrupt)
+
 _settings = pytest.StashKey[options.Settings]()
-_item_settings = pytest.StashKey[options.Settings]()
 _check = pytest.StashKey[ItemCheck]()
 
 
@@ -41,8 +48,10 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        item.stash[_item_settings] = options.for_item(item, config.stash[_settings])
+    """Tell a marker with wrong arguments before any test runs; an xdist worker has no way to."""
+    if not hasattr(config, "workerinput"):
+        for item in items:
+            options.for_item(item, config.stash[_settings])
 
 
 @pytest.fixture
@@ -68,7 +77,7 @@ def inplace(request: pytest.FixtureRequest) -> Inplace:
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     _forget(item)
-    settings = item.stash.get(_item_settings, None) or options.for_item(item, item.config.stash[_settings])
+    settings = options.for_item(item, item.config.stash[_settings])  # now, for hooks may add markers
     if not settings.check:
         return (yield)
     check = item.stash[_check] = ItemCheck(item, settings)
@@ -90,49 +99,83 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
     check = item.stash.get(_check, None)
     if check is None:
         return (yield)
     try:
-        result = yield from _phase(item, "teardown", check.torn_down)
+        if nextitem is None or item.parent not in nextitem.listchain():
+            check.tear_down_early()
+            _conclude(check, "teardown", None)
+        return (yield from _phase(item, "teardown"))
     finally:
-        try:
-            check.end()
-        except Exception as error:
-            check.failed(error)
-    return result
+        _end(check)
 
 
-def _phase(item: pytest.Item, when: str, earlier: BaseException | None = None) -> Generator[None, Any, Any]:
-    """Let one phase run, then judge it; ``earlier`` is an error that belongs to it and was met before."""
+def _phase(item: pytest.Item, when: str) -> Generator[None, Any, Any]:
+    """Let one phase run, then judge it."""
     __tracebackhide__ = True
     check = item.stash.get(_check, None)
     if check is None:
         return (yield)
     try:
-        result = yield
-        if earlier is not None:
-            raise earlier
-    except BaseException as error:
-        if isinstance(error, Exception | pytest.fail.Exception):
+        try:
+            check.running = True
+            earlier = check.torn_down() if when == "teardown" else None
+            result = yield from _with_earlier(earlier)
+        except _SKIPS:
+            check.skipped()
+            raise
+        except _STOPS:
+            raise
+        except BaseException as error:
+            check.running = False
             _conclude(check, when, error)
+            raise
+        check.running = False
+        kept = _unittest_failure(item) if when == "call" else None
+        if isinstance(kept, _SKIPS):
+            check.skipped()
+            return result
+        _conclude(check, when, kept)
+        failing = check.failing.get(when)
+        if failing and kept is None:
+            from pytest_inplace.guarding import InplaceError
+
+            raise InplaceError(failing)
+        return result
+    except _STOPS:  # pytest runs no tear-down after these
+        _end(check)
         raise
-    failing = _conclude(check, when, _unittest_failure(item) if when == "call" else None)
-    if failing and _unittest_failure(item) is None:
-        from pytest_inplace.guarding import InplaceError
-
-        raise InplaceError(failing)
-    return result
 
 
-def _conclude(check: ItemCheck, when: str, error: BaseException | None) -> list[Any]:
+def _with_earlier(earlier: BaseException | None) -> Generator[None, Any, Any]:
+    """The phase, raising also what was raised before it, as pytest raises several of one tear-down."""
+    __tracebackhide__ = True
+    if earlier is None:
+        return (yield)
     try:
-        # A set-up that passed is judged with the test that it was for.
-        return [] if when == "setup" and error is None else check.conclude(when, error)
+        yield
+    except Exception as error:
+        raise BaseExceptionGroup("errors during test teardown", [error, earlier]) from None
+    raise earlier
+
+
+def _end(check: ItemCheck) -> None:
+    try:
+        check.end()
+    except Exception as error:
+        check.failed(error)
+
+
+def _conclude(check: ItemCheck, when: str, error: BaseException | None) -> None:
+    try:
+        if when != "setup" or error is not None:  # a set-up that passed is judged with its test
+            check.conclude(when, error)
+    except PytestInplaceWarning:  # turned into an error by the user's filters
+        raise
     except Exception as trouble:
         check.failed(trouble)
-        return []
 
 
 def _unittest_failure(item: pytest.Item) -> BaseException | None:
@@ -147,7 +190,10 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     check = item.stash.get(_check, None)
-    if check is not None:
+    if check is not None and check.running:  # the report of a part of the test, which goes on
+        if call.excinfo is not None:
+            check.told.append(call.excinfo.value)
+    elif check is not None:
         from pytest_inplace import reporting
         from pytest_inplace.guarding import InplaceError
 
@@ -159,11 +205,12 @@ def pytest_runtest_makereport(
                 report.longrepr = reporting.representation(findings, item.nodeid, style)
             elif style != "line":
                 report.longrepr = reporting.attach(report.longrepr, findings, item.nodeid)
-        if call.when == "teardown":
+        if call.when == "teardown" and not check.is_skipped:
             everything = [reporting.relative(f, root) for f in check.findings]
             reporting.attach_record(
                 report, reporting.record(item.nodeid, everything, check.coverage, check.trouble)
             )
+        if call.when == "teardown":
             _forget(item)
     return report
 

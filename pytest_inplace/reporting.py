@@ -140,6 +140,10 @@ class Collected:
             "pytest_inplace": __version__,
             "tests": [self.records[nodeid] for nodeid in sorted(self.records)],
         }
+        path = path.resolve()  # a link stays one
+        if not path.is_file():  # a device, as /dev/stdout
+            path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            return
         temporary = path.with_name(path.name + ".tmp")
         temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         temporary.replace(path)

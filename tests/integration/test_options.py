@@ -398,7 +398,8 @@ def test_markers(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(
         [
             "@pytest.mark.inplace_safe([*], check=True, allow=(), reason=None, latent=None, replay=None): "
-            "check that no in-place operation in this test corrupts a gradient, with or without --inplace-check. *"
+            "check that no in-place operation in this test corrupts a gradient, "
+            "with or without --inplace-check. *"
         ]
     )
 

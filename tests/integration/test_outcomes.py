@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.support import (
     CLEAN,
+    HEAD,
     LATENT,
     SILENT,
     VERSION,
@@ -439,8 +440,16 @@ def test_silent_defect_in_tear_down_is_an_error(check: Check, pytester: pytest.P
     )
 
 
-def test_defect_in_the_last_tear_down_stands_without_a_replay(check: Check) -> None:
+def test_defect_in_the_last_tear_down_is_replayed_too(check: Check, pytester: pytest.Pytester) -> None:
+    """The test's own fixtures are torn down while those of its module are still there for a second run."""
     run = check(_fixture("w = 1", SILENT) + function("test_user", "pass", "fix"))
+    run.outcomes(passed=1, errors=1)
+    assert (run.codes(), run.finding()["replayed"]) == (["INP102"], True)
+    assert run.finding()["modified"]["line"] == line_of(pytester.path / "test_it.py", "# the write")
+
+
+def test_defect_in_the_tear_down_of_a_module_stands_without_a_replay(check: Check) -> None:
+    run = check(_fixture("w = 1", SILENT, scope="module") + function("test_user", "pass", "fix"))
     run.outcomes(passed=1, errors=1)
     assert run.codes() == ["INP102"]
     assert "already torn down" in run.finding()["note"]
@@ -935,9 +944,11 @@ def test_items_that_are_no_python_functions_are_checked(pytester: pytest.Pyteste
     assert [(f["code"], f["replayed"]) for f in test["findings"]] == [("INP102", True)]
 
 
-def test_an_interrupt_in_the_second_run_stops_the_run(check: Check) -> None:
+def test_an_interrupt_in_the_second_run_stops_the_run(pytester: pytest.Pytester) -> None:
     """The user pressed Ctrl-C: the one thing that a second run may not swallow."""
     body = "COUNT.append(1)\nif len(COUNT) > 1:\n    raise KeyboardInterrupt\n" + SILENT
-    run = check("COUNT = []\n" + function("test_silent", body) + function("test_after", "pass"))
-    assert run.result.ret == pytest.ExitCode.INTERRUPTED
-    run.result.stdout.no_fnmatch_line("*test_after*")
+    source = "COUNT = []\n" + function("test_silent", body) + function("test_after", "pass")
+    pytester.makepyfile(test_it=HEAD + source)
+    result = pytester.runpytest_inprocess("--inplace-check", no_reraise_ctrlc=True)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.no_fnmatch_line("*test_after*")

@@ -57,8 +57,8 @@ def cut(output: str) -> dict[str, str]:
     found = {}
     for test, body in zip(pieces[1::2], pieces[2::2], strict=True):
         program = names[test]
-        lines = [line for section in ("inplace", "short test summary info") for line in sections[section].splitlines()
-                 if f"{program}.py" in line]  # fmt: skip
+        summaries = sections["inplace"].splitlines() + sections["short test summary info"].splitlines()
+        lines = [line for line in summaries if f"{program}.py" in line]
         found[program] = normal(body).strip("\n") + "\n\n" + normal("\n".join(lines)) + "\n"
     return found
 
