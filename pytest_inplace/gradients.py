@@ -42,8 +42,14 @@ class BackwardCall:
     grad_outputs: Sequence[torch.Tensor | None]
     inputs: Sequence[Any]
     frame: FrameType | None
+    accumulates: bool = False
+    """Whether the gradients go into ``.grad``, as in ``backward()``, or are captured, as in ``autograd.grad``."""
     accumulating: list[torch.Tensor] | None = None
-    """Set for a graph with reentrant checkpoints, which refuse to capture gradients: the leaves in them."""
+    """Set where a trial must go the way of ``.grad``: leaves that only the checkpoints in the graph know.
+
+    Reentrant checkpoints refuse to capture gradients. And a gradient that is written in place does no harm
+    to a leaf that has copied it into its ``.grad`` by then, while a captured one would show the write.
+    """
 
     def leaves(self) -> list[torch.Tensor]:
         """Where gradients end: the given inputs, or every leaf below the outputs."""
@@ -147,11 +153,13 @@ class Judge:
         with quiet():
             contents = [(values.snapshot(leaf), leaf._version) for leaf in leaves]
         try:
-            for leaf in leaves:
-                leaf.grad = None
+            for leaf, gradient in zip(leaves, kept, strict=True):
+                # Where there is a gradient, the new one is added to it, else it may be kept as it is.
+                leaf.grad = None if gradient is None else torch.zeros_like(gradient)
             self._engine(
-                tuple(call.outputs), roots, True, False, (), allow_unreachable=True, accumulate_grad=True
-            )
+                tuple(call.outputs), roots, True, False, tuple(call.inputs),
+                allow_unreachable=True, accumulate_grad=True,
+            )  # fmt: skip
             return [leaf.grad for leaf in leaves]
         finally:
             with quiet():

@@ -71,7 +71,7 @@ class Microscope:
         self._engine = engine = autograd._engine_run_backward
 
         def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-            self._before_backward(engine, outputs, args)
+            self._before_backward(engine, outputs, args, kwargs.get("accumulate_grad", False))
             return engine(outputs, *args, **kwargs)
 
         autograd._engine_run_backward = run_backward
@@ -216,7 +216,9 @@ class Microscope:
         if entry is not None and record.ledger is self.ledger:
             self._compare(entry, record)
 
-    def _before_backward(self, engine: Callable[..., Any], outputs: Any, args: tuple[Any, ...]) -> None:
+    def _before_backward(
+        self, engine: Callable[..., Any], outputs: Any, args: tuple[Any, ...], accumulates: bool
+    ) -> None:
         if self._substitutes is not None or self._judgements >= MAX_JUDGEMENTS:
             return
         changed: dict[int, tuple[Entry, Record]] = {}
@@ -225,7 +227,7 @@ class Microscope:
             if record is not None and not entry.harmful and self._compare(entry, record):
                 changed[ordinal] = (entry, record)
         frame = call_sites.user_frame(sys._getframe(2))
-        call = BackwardCall(outputs, args[0], args[3] or (), frame)
+        call = BackwardCall(outputs, args[0], args[3] or (), frame, accumulates)
         self.outside.follow_inputs(call)
         if not changed and not self.outside.pending():
             return

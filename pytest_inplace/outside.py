@@ -251,8 +251,8 @@ class Outside:
                 continue
             if case.kind == "grad":
                 right[key] = _PRIVATE
-                if key[-1] == "accumulated" and call.accumulating is None:
-                    call.accumulating = []  # such a hook does not run where gradients are captured
+                if call.accumulates and call.accumulating is None:
+                    call.accumulating = []
             elif case.region is not None:
                 right[key] = case.original
                 # Looked at before any trial, which runs the function again and so may write again.

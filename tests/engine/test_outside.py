@@ -198,11 +198,47 @@ WEIGHTS = torch.tensor([1.0, 2.0, 3.0])
 def test_shared_gradient_overwritten_in_backward() -> None:
     def program() -> None:
         a, b = leaf(), leaf()
-        ((Scale.apply(a) + b) * WEIGHTS).sum().backward()
+        other = b * WEIGHTS  # older than the Function's node, so its backward comes later
+        ((Scale.apply(a) + other) * WEIGHTS).sum().backward()
+        assert b.grad is not None
+        assert torch.equal(b.grad, 4 * WEIGHTS**2)
 
     finding = only(program)
     assert finding.code == "INP203"
-    assert [(g.name, g.max_abs) for g in finding.gradients] == [("b", 9.0)]
+    assert [(g.name, g.max_abs) for g in finding.gradients] == [("b", 27.0)]
+
+
+def test_a_leaf_has_copied_the_gradient_that_is_overwritten() -> None:
+    def program() -> None:
+        a, b = leaf(), leaf()
+        ((Scale.apply(a) + b) * WEIGHTS).sum().backward()
+        assert b.grad is not None
+        assert torch.equal(b.grad, WEIGHTS)
+
+    assert codes(program) == []
+
+
+def test_a_captured_gradient_that_is_overwritten() -> None:
+    """Where ``.grad`` would have had a copy, ``autograd.grad`` returns the shared memory itself."""
+
+    def program() -> None:
+        a, b = leaf(), leaf()
+        _, gradient = torch.autograd.grad(((Scale.apply(a) + b) * WEIGHTS).sum(), (a, b))
+        assert torch.equal(gradient, 4 * WEIGHTS)
+
+    assert codes(program) == ["INP203"]
+
+
+def test_gradients_on_trial_leave_other_leaves_alone() -> None:
+    """Only the inputs that backward was asked for get a gradient, on trial as for real."""
+
+    def program() -> None:
+        a, b, c = leaf(), leaf(), leaf()
+        other = b * WEIGHTS
+        ((Scale.apply(a) + other + c) * WEIGHTS).sum().backward(inputs=[a, b])
+        assert c.grad is None
+
+    assert codes(program) == ["INP203"]
 
 
 def test_own_gradient_overwritten_in_backward() -> None:
@@ -217,9 +253,10 @@ def test_own_gradient_overwritten_in_backward() -> None:
 def test_tensor_hook_that_overwrites(shared: bool) -> None:
     def program() -> None:
         a, b = leaf(), leaf()
+        other = b * 3
         h = a * 2
         h.register_hook(_scale)  # returns nothing: what it wrote goes on
-        total = h + b if shared else h
+        total = h + other if shared else h
         (total * WEIGHTS).sum().backward()
 
     assert codes(program) == (["INP203"] if shared else [])
@@ -236,10 +273,11 @@ def test_module_hook_that_overwrites(shared: bool) -> None:
 
     def program() -> None:
         a, b = leaf(), leaf()
+        other = b * 3
         layer = nn.Linear(3, 3, bias=False)  # a bias would share its output's gradient
         layer.register_full_backward_hook(overwrite)
         h = layer(a * 2)
-        total = h + b if shared else h
+        total = h + other if shared else h
         (total * WEIGHTS).sum().backward()
 
     assert codes(program) == (["INP203"] if shared else [])
