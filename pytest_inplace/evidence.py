@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_inplace import names, values
 from pytest_inplace.call_sites import Capture
 from pytest_inplace.findings import GradientError, TensorInfo, ValueDiff
+from pytest_inplace.references import TensorRef
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +65,7 @@ class Watched:
     """
 
     name: str
-    ref: weakref.ref[torch.Tensor]
+    ref: TensorRef
     copy: torch.Tensor
     version: int
     digest: int | None
@@ -76,7 +78,7 @@ class Watched:
         """Start from what ``tensor`` holds now. Call it inside ``quiet()``."""
         return cls(
             name,
-            weakref.ref(tensor),
+            TensorRef(tensor),
             values.snapshot(tensor),
             tensor._version,
             values.digest(tensor),
@@ -132,6 +134,7 @@ class Case(Evidence):
     kind: str = field(kw_only=True)
     watched: list[Watched] = field(kw_only=True, default_factory=list)
     original: torch.Tensor | None = None
+    alias: torch.Tensor | None = None
     alive: weakref.ref[Any] | None = None
     region: Region | None = None
     tensor: TensorInfo | None = None
@@ -144,9 +147,58 @@ class Case(Evidence):
         return next((w for w in self.watched if w.changed()), None)
 
 
+class Rebound:
+    """What a checkpointed function was given, by the way it is reached: is another tensor there now?
+
+    Answers as a :class:`Watched` tensor does.
+    """
+
+    def __init__(self, reach: Callable[[], list[tuple[str, torch.Tensor]]], watched: list[Watched]) -> None:
+        self._reach = reach
+        self._were = {item.name: item for item in watched}
+        self.writer: Capture | None = None
+
+    def _found(self) -> tuple[str, Watched, torch.Tensor] | None:
+        for name, tensor in self._reach():
+            was = self._were.get(name)
+            if was is not None and was.ref() is not tensor:
+                return name, was, tensor
+        return None
+
+    def look(self, where: Capture | None, frame: FrameType | None) -> None:
+        changed = self.changed()
+        if changed and self.writer is None:
+            self.writer = where
+        elif not changed:
+            self.writer = None
+
+    def changed(self) -> bool:
+        return self._found() is not None
+
+    def ref(self) -> torch.Tensor | None:
+        """The tensor that is there now."""
+        found = self._found()
+        return None if found is None else found[2]
+
+    @property
+    def copy(self) -> torch.Tensor | None:
+        """The values of the one that was there before."""
+        found = self._found()
+        return None if found is None else found[1].copy
+
+    def info(self) -> TensorInfo | None:
+        found = self._found()
+        if found is None:
+            return None
+        name, _, tensor = found
+        return TensorInfo(
+            name, tuple(tensor.shape), values.dtype_name(tensor), str(tensor.device), tensor.is_leaf
+        )
+
+
 @dataclass
 class Region:
     """One run of a checkpointed function: what it was given, watched until it is run again."""
 
-    watched: list[Watched]
+    watched: list[Watched | Rebound]
     preserve_rng_state: bool

@@ -43,7 +43,7 @@ class BackwardCall:
     inputs: Sequence[Any]
     frame: FrameType | None
     accumulates: bool = False
-    """Whether the gradients go into ``.grad``, as in ``backward()``, or are captured, as in ``autograd.grad``."""
+    """Whether the gradients go into ``.grad``, as with ``backward()``, or are captured."""
     accumulating: list[torch.Tensor] | None = None
     """Set where a trial must go the way of ``.grad``: leaves that only the checkpoints in the graph know.
 

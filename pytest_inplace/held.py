@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import types
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,23 +18,27 @@ from pytest_inplace import values
 from pytest_inplace.call_sites import Capture
 from pytest_inplace.ledger import Ledger
 from pytest_inplace.quiet import quiet
+from pytest_inplace.references import TensorRef
 
 if TYPE_CHECKING:
     import torch
 
 _MAX_DEPTH = 4
 _MAX_TENSORS = 2000
+_OF_ARRAY = "_inplace_of_array"
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class HeldTensor:
     """One kept tensor: where it is kept, and its version and content when it was put there."""
 
-    __slots__ = ("digest", "name", "ref", "version")
+    __slots__ = ("_alias", "digest", "name", "ref", "version")
 
     def __init__(self, name: str, tensor: torch.Tensor) -> None:
         self.name = name
-        self.ref = weakref.ref(tensor)
+        self.ref = TensorRef(tensor)
+        # Of an array the tensor is only our way to look at its memory, so nobody else keeps it.
+        self._alias = tensor if hasattr(tensor, _OF_ARRAY) else None
         self.version = tensor._version
         self.digest = values.digest(tensor)
 
@@ -102,7 +106,11 @@ def _walk(value: Any, name: str, depth: int, seen: set[int]) -> Iterator[tuple[s
     if value is None or isinstance(value, str | bytes | int | float | complex | type | types.ModuleType):
         return
     seen.add(id(value))
-    if isinstance(value, torch.nn.Module):
+    if _is_array(value):
+        alias = _alias_of(value)
+        if alias is not None:
+            yield name, alias
+    elif isinstance(value, torch.nn.Module):
         yield from _module_tensors(value, name, seen)
     elif isinstance(value, list | tuple | set | frozenset):
         for i, item in enumerate(value):
@@ -135,6 +143,24 @@ def _walk(value: Any, name: str, depth: int, seen: set[int]) -> Iterator[tuple[s
         with contextlib.suppress(AttributeError):
             for key, item in list(object.__getattribute__(value, "__dict__").items()):
                 yield from _walk(item, f"{name}.{key}", depth + 1, seen)
+
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value) is numpy.ndarray
+
+
+def _alias_of(array: Any) -> torch.Tensor | None:
+    """A tensor over the memory of a NumPy array, where there is one for its kind."""
+    import torch
+
+    if not array.flags.writeable:  # for which PyTorch warns
+        return None
+    with contextlib.suppress(TypeError, ValueError), quiet():
+        alias = torch.from_numpy(array)
+        setattr(alias, _OF_ARRAY, True)
+        return alias
+    return None
 
 
 def _module_tensors(module: torch.nn.Module, name: str, seen: set[int]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -84,6 +84,17 @@ class Record(list[Any]):
         """Count it as seen: it is then no latent suspect when it dies."""
         self[11] = True
 
+    @property
+    def hooks(self) -> tuple[Any, Callable[[Any], torch.Tensor]] | None:
+        """What the user's own pack hook made of this one tensor, and the unpack hook to be given that."""
+        return self[14] if len(self) > 14 else None
+
+    def give_to(self, packed: Any, unpack: Callable[[Any], torch.Tensor]) -> None:
+        """Leave the tensor to hooks of the user's, which keep what they like of it."""
+        self.mark_used()
+        self[0], self[4] = self[0].new_empty(0), None
+        self.append((packed, unpack))
+
     def accept(self, digest: int | None) -> None:
         """Take the present content for the saved one."""
         self[2] = digest

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_inplace import call_sites, names, values
 from pytest_inplace.call_sites import Capture
-from pytest_inplace.evidence import Entry, Evidence, Group, Watched
+from pytest_inplace.evidence import Entry, Evidence, Group, Rebound, Watched
 from pytest_inplace.extensions import Extensions
 from pytest_inplace.findings import Finding, ValueDiff
 from pytest_inplace.gradients import BackwardCall, Judge, Substitutes
@@ -41,7 +41,7 @@ class Microscope:
         self._groups: dict[tuple[Any, ...], Group] = {}
         self._substitutes: Substitutes | None = None
         self._judgements = 0
-        self.watched: list[Watched] = []
+        self.watched: list[Watched | Rebound] = []
         self.frozen_findings: list[Finding] = []
         self._busy = False
         self._extensions = Extensions()
@@ -307,6 +307,12 @@ class Microscope:
                 suspect.needs_extension = False
                 found.append(suspect)
         return found
+
+    def forget(self, record: Record) -> None:
+        """The record holds the tensor no more."""
+        self.entries.pop(record.ordinal, None)
+        for group in self._groups.values():
+            group.entries = [entry for entry in group.entries if entry.record() is not record]
 
     def seen(self, suspects: Iterable[Suspect]) -> None:
         """They are not to be found a second time when their records die."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pytest_inplace import call_sites, names, values
-from pytest_inplace.evidence import Case, Evidence, Region, Watched
+from pytest_inplace.evidence import Case, Evidence, Rebound, Region, Watched
 from pytest_inplace.findings import ValueDiff
 from pytest_inplace.gradients import BackwardCall, Substitutes
 from pytest_inplace.held import Held, contents, tensors_in
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from pytest_inplace.microscope import Microscope
 
+MAX_REBOUND = 500
+"""With more tensors than these, it is not looked for after each step whether one was exchanged."""
 _PRIVATE = "private"
 """In place of a gradient: give the user's code a gradient of its own, which nobody else sees."""
 
@@ -78,17 +80,26 @@ class Outside:
             found = [(item.name, kept) for item in parked.held.tensors if (kept := item.ref()) is not None]
             case.watched = self._watch(found, nameless=True)
         else:
-            case.watched = self._watch([("a tensor", tensor)], nameless=True)
+            # Kept out of our sight; an alias of our own shows whether that is still the saved memory.
+            with quiet():
+                case.alias = tensor.detach()
+            case.watched = self._watch([("a tensor", case.alias)], nameless=True)
         self._cases[parked.key] = case
 
     def checkpoint_begins(self, given: dict[str, Any]) -> None:
         """A checkpoint is about to run its function for the first time."""
         if self._any("parked") and not self._scope.on_trial:
-            reachable = [*tensors_in(given.get("fn"), "fn"), *tensors_in(given.get("args", ()), "args")]
-            reachable += tensors_in(given.get("kwargs", {}), "kwargs")
-            self._region = Region(
-                self._watch(reachable, nameless=True), bool(given.get("preserve_rng_state", True))
-            )
+
+            def reach() -> list[tuple[str, torch.Tensor]]:
+                parts = {"fn": None, "args": (), "kwargs": {}, **given}
+                return [found for name in ("fn", "args", "kwargs") for found in tensors_in(parts[name], name)]
+
+            watched: list[Watched | Rebound] = [*self._watch(reach(), nameless=True)]
+            if len(watched) <= MAX_REBOUND:
+                rebound = Rebound(reach, [item for item in watched if isinstance(item, Watched)])
+                self._scope.watched.append(rebound)
+                watched.append(rebound)
+            self._region = Region(watched, bool(given.get("preserve_rng_state", True)))
 
     # -- a Function's forward ---------------------------------------------------------------------------
 
@@ -191,7 +202,7 @@ class Outside:
         if right is None:
             return unpack(parked.packed)
         case = self._cases[parked.key]
-        if case.kind == "hooks" and parked.held is not None:
+        if case.kind == "hooks" and case.alias is None:
             with contents(right):
                 tensor = unpack(parked.packed)
                 with quiet():
@@ -211,15 +222,15 @@ class Outside:
             elif cause is None:
                 case.values = values.difference(case.original, tensor)
 
-    def _cause(self, case: Case) -> Watched | None:
-        candidates = case.watched if case.region is None else case.region.watched
+    def _cause(self, case: Case) -> Watched | Rebound | None:
+        candidates: Sequence[Watched | Rebound] = case.watched if case.region is None else case.region.watched
         return next((w for w in candidates if w.changed()), None)
 
-    def _blame(self, case: Case, cause: Watched) -> None:
-        tensor = cause.ref()
+    def _blame(self, case: Case, cause: Watched | Rebound) -> None:
+        tensor, before = cause.ref(), cause.copy
         case.writer, case.tensor = cause.writer, cause.info()
-        if tensor is not None:
-            case.values = values.difference(cause.copy, tensor)
+        if tensor is not None and before is not None and tensor.shape == before.shape:
+            case.values = values.difference(before, tensor)
 
     # -- judging --------------------------------------------------------------------------------------
 

@@ -204,7 +204,7 @@ def make_unpack(active: Callable[[], Ledger | None]) -> Unpack:
     def remember(record: Record) -> None:
         # A backward pass with create_graph=True: what a node unpacks it may save again.
         node: Any = torch._C._current_autograd_node()
-        if node is None or record.kind == OUTPUT:
+        if node is None or record.kind == OUTPUT or record.hooks is not None:
             return
         number = node._sequence_nr()
         if any(of != number for of, _ in _resaved):
@@ -217,6 +217,9 @@ def make_unpack(active: Callable[[], Ledger | None]) -> Unpack:
         if _probe is not None:
             _probe.append(record)
             return tensor
+        if record.hooks is not None:
+            packed, unpack_it = record.hooks
+            return unpack_it(packed)
         if is_detached(record):
             raise detached_error()
         moved = tensor._version != record.version

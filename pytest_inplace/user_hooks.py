@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_inplace import call_sites, values
 from pytest_inplace.held import Held, tensors_in
-from pytest_inplace.ledger import Ledger, Suspect
+from pytest_inplace.ledger import Ledger, Record, Suspect
 
 if TYPE_CHECKING:
     import torch
@@ -84,7 +84,27 @@ def patches(
         torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
         return None
 
-    return [(saved_tensors_hooks, "__enter__", enter)]
+    saved_tensor: Any = torch._C._autograd.SavedTensor
+    register = saved_tensor.register_hooks
+
+    @functools.wraps(register)
+    def register_hooks(self: Any, pack_hook: Any, unpack_hook: Any) -> Any:
+        """``grad_fn._raw_saved_x.register_hooks``: PyTorch takes one pair only, so ours gives way."""
+        record = getattr(self, "data", None)
+        if not isinstance(record, Record) or record.hooks is not None:
+            return register(self, pack_hook, unpack_hook)
+        record.ledger.coverage.not_checked("a saved tensor on which the test registered hooks")
+        lens = active_lens()
+        if lens is not None:
+            lens.forget(record)
+        with torch.no_grad():  # and detached, as autograd calls it
+            record.give_to(pack_hook(record.tensor.detach()), unpack_hook)
+        return None
+
+    return [
+        (saved_tensors_hooks, "__enter__", enter),
+        (saved_tensor, "register_hooks", register_hooks),
+    ]
 
 
 def _checkpointed(frame: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_inplace import coexist, functions, user_hooks
+from pytest_inplace import coexist, functions, gradient_hooks, references, user_hooks
 from pytest_inplace.ledger import Ledger
 from pytest_inplace.quiet import top_hooks
 from pytest_inplace.saved import Pack, Unpack, make_pack, make_unpack
@@ -70,7 +70,9 @@ class Watch:
 def _patches() -> list[tuple[Any, str, Any]]:
     return [
         *functions.patches(active_ledger, active_lens),
+        *gradient_hooks.patches(active_ledger, active_lens),
         *user_hooks.patches(active_ledger, active_lens),
+        *references.patches(active_ledger),
     ]
 
 

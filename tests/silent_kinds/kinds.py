@@ -17,7 +17,8 @@ class Kind:
 
     ``no_gradcheck`` says why the program is no pure function of its leaves, where it is none. ``judged`` is
     whether the plugin compares the gradients: not where the right ones depend on what the author meant, and
-    not where a graph compiled by Inductor refuses to run twice.
+    not where a graph compiled by Inductor refuses to run twice. ``code`` is ``None`` where there is nothing
+    to find, or, for a silent kind, where the plugin is known not to see it.
     """
 
     name: str
@@ -53,7 +54,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("tensor_hook", "silent", "INP203"),
     Kind("module_hook", "silent", "INP203"),
     Kind("module_pre_hook", "silent", "INP203"),
-    Kind("node_prehook", "silent", "INP203"),
+    Kind("node_prehook", "silent", None),
     Kind("checkpoint_dict", "silent", "INP204"),
     Kind("checkpoint_rebind", "silent", "INP204"),
     Kind("checkpoint_parameter", "silent", "INP204", CHANGES_LEAF),

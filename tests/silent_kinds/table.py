@@ -1,4 +1,4 @@
-"""The page `docs/silent-kinds.md`, rendered from what was observed."""
+"""The page `docs/silent-kinds.md`, rendered from what was observed, and the README's extract from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from pathlib import Path
 from pytest_inplace.findings import Finding
 from tests.silent_kinds.observe import RIGHT, Observation, Outcome
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "silent-kinds.md"
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs" / "silent-kinds.md"
+README = ROOT / "README.md"
+IN_README = (
+    "data_write", "numpy_write", "fused_adamw", "conv_data_swap", "kron", "batchnorm_modes",
+    "preserved_buffer", "compiled_input", "ctx_attribute", "not_marked_dirty", "tensor_hook",
+    "checkpoint_dict", "save_on_cpu",
+)  # fmt: skip
 COLUMNS = (
     "what happens",
     "plain PyTorch",
@@ -117,3 +124,29 @@ def page(observations: Sequence[Observation]) -> str:
     for title, text, members in sections:
         parts.append(f"## {title}\n\n{text}{HEADER}" + "".join(row(member) for member in members))
     return "\n".join(parts)
+
+
+def extract(text: str) -> str:
+    """Some rows of the page, without the columns that a first look does not need."""
+    rows = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
+        if len(cells) == len(COLUMNS) and "](" in cells[0]:
+            title, _, link = cells[0].rpartition(" [")
+            name, _, target = link.rstrip(")").partition("](")
+            rows[name] = (
+                f"[{title.rstrip('.')}]({target.removeprefix('../')})",
+                cells[1],
+                cells[2],
+                cells[5],
+            )
+    header = "| what happens | plain PyTorch | anomaly mode | pytest-inplace |\n| --- | --- | --- | --- |\n"
+    return header + "".join("| " + " | ".join(rows[name]) + " |\n" for name in IN_README)
+
+
+def readme_with(table: str) -> str:
+    """The README with this table between its marks."""
+    text = README.read_text(encoding="utf-8")
+    begin, end = "<!-- silent kinds: begin -->\n", "<!-- silent kinds: end -->"
+    before, _, rest = text.partition(begin)
+    return before + begin + table + end + rest.partition(end)[2]
