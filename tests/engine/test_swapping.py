@@ -1,0 +1,169 @@
+"""torch.utils.swap_tensors, raw saved-tensor hooks and copied hooks: the same under the check as without."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_inplace.guarding import examine
+
+
+def leaf() -> torch.Tensor:
+    return torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+
+
+def swap_parameters_between_steps() -> list[float]:
+    layer = nn.Linear(2, 2)
+    layer(torch.ones(1, 2)).sum().backward()
+    other = nn.Parameter(torch.zeros(2, 2))
+    torch.utils.swap_tensors(layer.weight, other)
+    return [layer.weight.sum().item(), (layer(torch.ones(1, 2)) - layer.bias).sum().item()]
+
+
+def swap_a_saved_leaf() -> None:
+    w = leaf()
+    y = w * w
+    torch.utils.swap_tensors(w, leaf())
+    y.sum().backward()
+
+
+def swap_a_saved_input() -> None:
+    h = leaf() * 2
+    y = h.sin()
+    torch.utils.swap_tensors(h, leaf() * 3)
+    y.sum().backward()
+
+
+def swap_a_leaf_whose_graph_saved_nothing() -> None:
+    w = leaf()
+    y = w + 1
+    torch.utils.swap_tensors(w, leaf())
+    y.sum().backward()
+
+
+def module_conversion_by_swapping() -> list[str]:
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        layer = nn.Linear(2, 2)
+        layer(torch.ones(1, 2)).sum().backward()
+        layer.zero_grad()
+        layer.double()
+        layer.load_state_dict(nn.Linear(2, 2).state_dict())
+        return [str(p.dtype) for p in layer.parameters()]
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
+
+
+def raw_hooks(pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> list[float]:
+    w = leaf()
+    y = (w * 2).exp()
+    y.grad_fn._raw_saved_result.register_hooks(pack, unpack)  # type: ignore[union-attr]
+    y.data.zero_()
+    y.sum().backward()
+    assert w.grad is not None
+    return w.grad.tolist()
+
+
+def raw_hooks_that_keep_a_copy() -> list[float]:
+    return raw_hooks(lambda t: t.clone(), lambda t: t)
+
+
+def raw_hooks_that_keep_text() -> list[float]:
+    return raw_hooks(lambda t: t.tolist(), torch.tensor)
+
+
+def raw_hooks_registered_twice() -> None:
+    y = leaf().exp()
+    for _ in range(2):
+        y.grad_fn._raw_saved_result.register_hooks(lambda t: t, lambda t: t)  # type: ignore[union-attr]
+
+
+def raw_hooks_that_raise() -> None:
+    y = leaf().exp()
+    y.grad_fn._raw_saved_result.register_hooks(int, int)  # type: ignore[union-attr]
+
+
+def raw_hooks_after_release() -> None:
+    y = leaf().exp()
+    raw = y.grad_fn._raw_saved_result  # type: ignore[union-attr]
+    y.sum().backward()
+    raw.register_hooks(lambda t: t, lambda t: t)
+
+
+def double_the_gradient(grad: torch.Tensor) -> torch.Tensor:
+    return grad * 2
+
+
+def module_hook(module: nn.Module, grad_input: Any, grad_output: Any) -> None:
+    pass
+
+
+def hooks_are_copied_and_pickled() -> list[Any]:
+    layer = nn.Linear(3, 3)
+    layer.register_full_backward_hook(module_hook)
+    layer.register_full_backward_pre_hook(lambda module, grads: None)
+    twin = copy.deepcopy(layer)
+    (hook,) = twin._backward_hooks.values()
+    layer._backward_pre_hooks.clear()
+    (loaded,) = pickle.loads(pickle.dumps(layer))._backward_hooks.values()
+    return [hook.__name__, loaded is module_hook]
+
+
+PROGRAMS = [
+    swap_parameters_between_steps,
+    swap_a_saved_leaf,
+    swap_a_saved_input,
+    swap_a_leaf_whose_graph_saved_nothing,
+    module_conversion_by_swapping,
+    raw_hooks_that_keep_a_copy,
+    raw_hooks_that_keep_text,
+    raw_hooks_registered_twice,
+    raw_hooks_that_raise,
+    raw_hooks_after_release,
+    hooks_are_copied_and_pickled,
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_the_program_goes_as_in_plain_pytorch(program: Callable[[], Any]) -> None:
+    torch.manual_seed(0)
+    plain: Any
+    try:
+        plain = program()
+    except Exception as error:
+        plain = (type(error), str(error).split("Exception raised from")[0])
+    torch.manual_seed(0)
+    found = examine(program)
+    checked = found.result
+    if found.error is not None:
+        checked = (type(found.error), str(found.error).split("Exception raised from")[0])
+    assert checked == plain
+    assert found.findings == []
+
+
+def test_what_raw_hooks_keep_is_said_to_be_unchecked() -> None:
+    found = examine(raw_hooks_that_keep_a_copy)
+    assert "a saved tensor on which the test registered hooks" in found.coverage.reasons
+
+
+def test_the_tensor_dies_that_raw_hooks_did_not_keep() -> None:
+    """A hook that offloads is there to free memory."""
+    import weakref
+
+    def program() -> bool:
+        w = leaf()
+        h = w * 2
+        y = h.sin()
+        y.grad_fn._raw_saved_self.register_hooks(lambda t: t.clone(), lambda t: t)  # type: ignore[union-attr]
+        gone = weakref.ref(h)
+        del h
+        return gone() is None
+
+    assert program() is examine(program).result
