@@ -8,15 +8,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_inplace.findings import Finding as Finding
-    from pytest_inplace.guarding import GuardReport as GuardReport
-    from pytest_inplace.guarding import InplaceError as InplaceError
-    from pytest_inplace.guarding import guard as guard
+    from pytest_inplace.engine.guard import GuardReport as GuardReport
+    from pytest_inplace.engine.guard import InplaceError as InplaceError
+    from pytest_inplace.engine.guard import guard as guard
+    from pytest_inplace.reports.findings import Finding as Finding
+    from pytest_inplace.session.checking import PytestInplaceWarning as PytestInplaceWarning
 
 __version__ = "0.1.0"
-__all__ = ["Finding", "GuardReport", "InplaceError", "__version__", "guard"]
+__all__ = ["Finding", "GuardReport", "InplaceError", "PytestInplaceWarning", "__version__", "guard"]
 
-_HOMES = {"Finding": "findings", "GuardReport": "guarding", "InplaceError": "guarding", "guard": "guarding"}
+_HOMES = {
+    "Finding": "reports.findings",
+    "GuardReport": "engine.guard",
+    "InplaceError": "engine.guard",
+    "PytestInplaceWarning": "session.checking",
+    "guard": "engine.guard",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_inplace import options
-from pytest_inplace.checking import ItemCheck, PytestInplaceWarning
+from pytest_inplace.session import options
+from pytest_inplace.session.checking import ItemCheck, PytestInplaceWarning
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup  # which pytest requires there
 
 if TYPE_CHECKING:
-    from pytest_inplace.fixture import Inplace
+    from pytest_inplace.session.fixture import Inplace
 
 _SKIPS = (pytest.skip.Exception, unittest.SkipTest)
 _STOPS = (pytest.exit.Exception, KeyboardInterrupt)
@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    from pytest_inplace import hookspecs
+    from pytest_inplace.session import hookspecs
 
     pluginmanager.add_hookspecs(hookspecs)
 
@@ -62,7 +62,7 @@ def inplace(request: pytest.FixtureRequest) -> Inplace:
     check(): judge everything saved so far, now. frozen(*tensors_or_modules): nothing in a block
     may write them. findings: what was found so far. Using it turns the check on for the test.
     """
-    from pytest_inplace.fixture import Inplace
+    from pytest_inplace.session.fixture import Inplace
 
     item = request.node
     if "inplace" not in item.fixturenames:
@@ -140,7 +140,7 @@ def _phase(item: pytest.Item, when: str) -> Generator[None, Any, Any]:
         _conclude(check, when, kept)
         failing = check.failing.get(when)
         if failing and kept is None:
-            from pytest_inplace.guarding import InplaceError
+            from pytest_inplace.engine.guard import InplaceError
 
             raise InplaceError(failing)
         return result
@@ -194,8 +194,8 @@ def pytest_runtest_makereport(
         if call.excinfo is not None:
             check.told.append(call.excinfo.value)
     elif check is not None:
-        from pytest_inplace import reporting
-        from pytest_inplace.guarding import InplaceError
+        from pytest_inplace.engine.guard import InplaceError
+        from pytest_inplace.session import reporting
 
         root = item.config.rootpath
         findings = [reporting.relative(f, root) for f in check.failing.get(call.when, ())]
@@ -219,7 +219,7 @@ class MainProcess:
     """What happens once for the whole run: records come together, the summary and the files are written."""
 
     def __init__(self, config: pytest.Config) -> None:
-        from pytest_inplace.reporting import Collected
+        from pytest_inplace.session.reporting import Collected
 
         self._config = config
         self._collected = Collected()

@@ -11,16 +11,23 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "pytest_inplace"
 
-# Data modules import neither torch nor pytest; the engine imports no pytest; the pytest side may use both.
-DATA = {"findings", "call_sites", "rendering", "fixes"}
-PYTEST_SIDE = {"options", "plugin", "reporting", "checking", "rerun", "fixture", "hookspecs"}
-# The second run needs the parts of pytest's own that restart a test.
-ENGINE = {path.stem for path in PACKAGE.glob("*.py")} - DATA - PYTEST_SIDE - {"__init__"}
+
+def modules(folder: str) -> set[str]:
+    """As ``engine.saved``; those of the package itself without a folder."""
+    found = sorted((PACKAGE / folder).rglob("*.py"))
+    return {".".join(p.relative_to(PACKAGE).with_suffix("").parts) for p in found if p.stem != "__init__"}
+
+
+# Reports import neither torch nor pytest; the engine imports no pytest; the pytest side may use both.
+REPORTS = modules("reports")
+ENGINE = modules("engine")
+PYTEST_SIDE = modules("session") | {"plugin"}
+ALL = REPORTS | ENGINE | PYTEST_SIDE
 
 
 def imported(module: str, *, at_load: bool) -> set[str]:
     """The top-level names of what a module imports, at load or anywhere, but for type checking only."""
-    tree = ast.parse((PACKAGE / f"{module}.py").read_text())
+    tree = ast.parse((PACKAGE / f"{module.replace('.', '/')}.py").read_text())
     found: set[str] = set()
     stack: list[ast.AST] = [tree]
     while stack:
@@ -35,9 +42,8 @@ def imported(module: str, *, at_load: bool) -> set[str]:
             parts = node.module.split(".")
             if parts[0] == "pytest_inplace":
                 found.update(
-                    [".".join(parts[:2])]
-                    if len(parts) > 1
-                    else [f"pytest_inplace.{a.name}" for a in node.names]
+                    name if (name := f"{node.module}.{a.name}").partition(".")[2] in ALL else node.module
+                    for a in node.names
                 )
             else:
                 found.add(parts[0])
@@ -45,11 +51,11 @@ def imported(module: str, *, at_load: bool) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("module", sorted(DATA))
-def test_data_modules_know_neither_torch_nor_pytest(module: str) -> None:
+@pytest.mark.parametrize("module", sorted(REPORTS))
+def test_reports_know_neither_torch_nor_pytest(module: str) -> None:
     names = imported(module, at_load=False)
     assert not names & {"torch", "pytest", "_pytest"}
-    assert {n for n in names if n.startswith("pytest_inplace.")} <= {f"pytest_inplace.{d}" for d in DATA}
+    assert {n for n in names if n.startswith("pytest_inplace.")} <= {f"pytest_inplace.{m}" for m in REPORTS}
 
 
 @pytest.mark.parametrize("module", sorted(ENGINE))
@@ -59,14 +65,14 @@ def test_the_engine_knows_no_pytest(module: str) -> None:
     assert not {f"pytest_inplace.{p}" for p in PYTEST_SIDE} & names
 
 
-@pytest.mark.parametrize("module", sorted(DATA | ENGINE | PYTEST_SIDE))
+@pytest.mark.parametrize("module", sorted(ALL))
 def test_no_module_imports_torch_at_load(module: str) -> None:
     assert "torch" not in imported(module, at_load=True)
 
 
 def test_engine_modules_import_one_another_without_cycles() -> None:
     arrows = {m: {n.partition(".")[2] for n in imported(m, at_load=True) if n.startswith("pytest_inplace.")}
-              for m in DATA | ENGINE | PYTEST_SIDE}  # fmt: skip
+              for m in ALL}  # fmt: skip
     done: set[str] = set()
     while ready := {m for m in arrows if m not in done and arrows[m] - {"__version__"} <= done}:
         done |= ready
@@ -76,7 +82,7 @@ def test_engine_modules_import_one_another_without_cycles() -> None:
 def test_loading_the_plugin_imports_neither_torch_nor_the_engine() -> None:
     code = (
         "import sys, pytest_inplace, pytest_inplace.plugin\n"
-        "unwanted = {'torch', 'numpy', 'xxhash', 'pytest_inplace.saved', 'pytest_inplace.microscope'}\n"
+        "unwanted = {'torch', 'numpy', 'xxhash', 'pytest_inplace.engine.watch'}\n"
         "loaded = unwanted & set(sys.modules)\n"
         "assert not loaded, loaded"
     )
@@ -84,5 +90,9 @@ def test_loading_the_plugin_imports_neither_torch_nor_the_engine() -> None:
 
 
 def test_modules_stay_small() -> None:
-    long = {p.name: n for p in PACKAGE.glob("*.py") if (n := len(p.read_text().splitlines())) > 400}
+    long = {
+        str(p.relative_to(PACKAGE)): n
+        for p in PACKAGE.rglob("*.py")
+        if (n := len(p.read_text().splitlines())) > 400
+    }
     assert not long

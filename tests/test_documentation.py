@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_inplace.findings import RULES
+from pytest_inplace.reports.findings import RULES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_inplace.ledger import Ledger, Record
-from pytest_inplace.watch import Watch
+from pytest_inplace.engine.ledger import Ledger, Record
+from pytest_inplace.engine.watch import Watch
 
 
 @pytest.fixture

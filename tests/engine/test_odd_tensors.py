@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pytest_inplace.guarding import examine
+from pytest_inplace.engine.guard import examine
 
 
 def silent(

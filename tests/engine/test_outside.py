@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from pytest_inplace.findings import Finding
-from pytest_inplace.guarding import examine
+from pytest_inplace.engine.guard import examine
+from pytest_inplace.reports.findings import Finding
 
 
 def codes(program: Callable[[], Any]) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_inplace.guarding import examine
+from pytest_inplace.engine.guard import examine
 
 
 def leaf() -> torch.Tensor:

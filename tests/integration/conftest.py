@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import pytest_inplace
-from pytest_inplace.quiet import top_hooks
+from pytest_inplace.engine.quiet import top_hooks
 from tests.integration.support import HEAD, Run, read_json
 
-for _module in pkgutil.iter_modules(pytest_inplace.__path__):
-    importlib.import_module(f"pytest_inplace.{_module.name}")
+for _module in pkgutil.walk_packages(pytest_inplace.__path__, "pytest_inplace."):
+    importlib.import_module(_module.name)
 if importlib.util.find_spec("hypothesis") is not None:
     importlib.import_module("hypothesis")  # its plugin loads it in every run, which takes a second
 
@@ -28,6 +28,8 @@ Check = Callable[..., Run]
 def plain_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     """An outer run's own options and workers are none of the inner run's business."""
     for name in (
+        "CI",  # where pytest prints whole summary lines
+        "BUILD_NUMBER",
         "PYTEST_ADDOPTS",
         "PYTEST_XDIST_WORKER",
         "PYTEST_XDIST_WORKER_COUNT",
@@ -39,7 +41,8 @@ def plain_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """Whatever an inner run did, the plugin leaves no hook, no patch and no tracer in the process."""
-    from pytest_inplace import late_import, watch
+    from pytest_inplace.engine import watch
+    from pytest_inplace.session import late_import
 
     engine, trace, finders = torch.autograd._engine_run_backward, sys.gettrace(), list(sys.meta_path)
     yield

@@ -118,7 +118,7 @@ def test_a_latent_warning_can_be_filtered(check: Check) -> None:
         function("test_it", LATENT),
         "--inplace-latent=warn",
         "-W",
-        "ignore::pytest_inplace.checking.PytestInplaceWarning",
+        "ignore::pytest_inplace.session.checking.PytestInplaceWarning",
     )
     run.outcomes(passed=1)
     run.result.stdout.no_fnmatch_line("*warnings summary*")

@@ -878,7 +878,7 @@ def test_silent(n):
 def test_an_internal_error_leaves_the_outcome_and_reports_unchecked(
     check: Check, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    from pytest_inplace.checking import ItemCheck
+    from pytest_inplace.session.checking import ItemCheck
 
     def broken(*args: object) -> None:
         raise LookupError("the plugin broke\nsecond line")
@@ -896,7 +896,7 @@ def test_an_internal_error_leaves_the_outcome_and_reports_unchecked(
 def test_an_error_in_the_replay_machinery_leaves_fixtures_and_hooks_in_order(
     check: Check, monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester
 ) -> None:
-    from pytest_inplace import rerun
+    from pytest_inplace.session import rerun
 
     def broken(*args: object) -> None:
         raise LookupError("the replay broke")
@@ -912,7 +912,7 @@ def test_an_error_in_the_replay_machinery_leaves_fixtures_and_hooks_in_order(
 def test_an_error_at_the_end_is_reported_and_stops_the_watch(
     check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pytest_inplace import watch
+    from pytest_inplace.engine import watch
 
     def broken(self: object) -> None:
         raise LookupError("closing broke")

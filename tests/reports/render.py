@@ -39,7 +39,9 @@ def blocks(arguments: list[str]) -> dict[str, str]:
         ]
         settings = {"COLUMNS": "240", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         environment = {**os.environ, **settings}
-        environment.pop("PYTEST_ADDOPTS", None)
+        # On a build server pytest prints whole summary lines; colours are another matter.
+        for name in ("PYTEST_ADDOPTS", "CI", "BUILD_NUMBER", "PY_COLORS", "FORCE_COLOR"):
+            environment.pop(name, None)
         done = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
         )

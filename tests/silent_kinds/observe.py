@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch.autograd.gradcheck import GradcheckError, gradcheck
 
-from pytest_inplace.findings import Finding
-from pytest_inplace.guarding import examine
-from pytest_inplace.native import explain
+from pytest_inplace.engine.guard import examine
+from pytest_inplace.engine.native import explain
+from pytest_inplace.reports.findings import Finding
 from tests.silent_kinds.kinds import Kind
 
 Gradients = list["torch.Tensor | None"]

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_inplace.findings import Finding
+from pytest_inplace.reports.findings import Finding
 from tests.silent_kinds.observe import RIGHT, Observation, Outcome
 
 ROOT = Path(__file__).parent.parent.parent

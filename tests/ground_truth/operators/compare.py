@@ -47,7 +47,7 @@ class Report:
 
 def find_examine() -> Examine:
     """The engine's entry point."""
-    from pytest_inplace.guarding import examine
+    from pytest_inplace.engine.guard import examine
 
     found: Examine = examine
     return found

@@ -33,7 +33,7 @@ MODIFIED_CODES = {"INP101", "INP102", "INP103"}
 
 def examined(source: str, folder: Path) -> tuple[Any, str]:
     """Run a program from a real file through the engine."""
-    from pytest_inplace.guarding import examine
+    from pytest_inplace.engine.guard import examine
 
     path = folder / "generated_program.py"
     program = load(source, path)

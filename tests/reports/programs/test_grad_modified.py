@@ -16,4 +16,5 @@ def test_scale():
     a = torch.tensor([1.0, 2.0], requires_grad=True)
     b = torch.tensor([3.0, 4.0], requires_grad=True)
     weights = torch.tensor([1.0, 2.0])
-    ((Scale.apply(a) + b) * weights).sum().backward()
+    h = b * 2
+    ((Scale.apply(a) + h) * weights).sum().backward()

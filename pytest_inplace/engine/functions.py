@@ -1,0 +1,131 @@
+"""Custom Functions: what their authors keep and overwrite without autograd's knowledge."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from pytest_inplace.engine.gradient_hooks import (
+    ActiveLedger,
+    ActiveLens,
+    State,
+    observed,
+    plain,
+    state,
+    suspect_of,
+)
+from pytest_inplace.engine.held import Held, tensors_in
+from pytest_inplace.engine.ledger import Ledger
+from pytest_inplace.reports import call_sites
+
+if TYPE_CHECKING:
+    import torch
+
+_NOT_KEPT = ("saved_for_forward", "to_save", "materialize_grads")
+_by_ctx: dict[int, tuple[weakref.ref[Any], Held]] = {}
+
+
+def patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[tuple[Any, str, Any]]:
+    """What to replace, by what: ``(owner, attribute, replacement)``."""
+    import torch
+    from torch.autograd.function import BackwardCFunction, Function
+
+    original_apply = Function.__dict__["apply"].__func__
+    original_backward = BackwardCFunction.__dict__["apply"]
+
+    @functools.wraps(original_apply)
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        ledger = active_ledger()
+        if ledger is None or not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+            return original_apply(cls, *args, **kwargs)
+        inputs: list[torch.Tensor] = []
+        before: list[State] = []
+        with ledger.guarding("a Function's inputs"), torch._C.DisableTorchFunction():
+            inputs = [a for a in args if plain(a) and a.requires_grad]
+            before = [state(a) for a in inputs]
+        lens = active_lens()
+        if lens is None:
+            result = original_apply(cls, *args, **kwargs)
+        else:
+            result = lens.outside.around_forward(
+                inputs, functools.partial(original_apply, cls, *args, **kwargs)
+            )
+        with ledger.guarding("what a Function keeps"), torch._C.DisableTorchFunction():
+            _after_forward(ledger, lens, cls, inputs, before, result)
+        return result
+
+    @functools.wraps(original_backward)
+    def backward(self: Any, *args: Any) -> Any:
+        __tracebackhide__ = True
+        ledger = active_ledger()
+        if ledger is None:
+            return original_backward(self, *args)
+        lens, held = active_lens(), _held_by(self)
+        written = self._forward_cls.backward
+        code = getattr(getattr(written, "__wrapped__", written), "__code__", None)
+        if held is not None and (lens is None or not lens.on_trial):
+            with ledger.guarding("what a Function keeps"):
+                _report_held(ledger, held)
+        return observed(ledger, lens, code, args, functools.partial(original_backward, self), held)
+
+    return [
+        (Function, "apply", classmethod(apply)),
+        (BackwardCFunction, "apply", backward),
+    ]
+
+
+def _after_forward(
+    ledger: Ledger, lens: Any, cls: Any, inputs: list[torch.Tensor], before: list[State], result: Any
+) -> None:
+    where = call_sites.capture(sys._getframe(2))
+    outputs = [o for o in (result if isinstance(result, tuple) else (result,)) if plain(o)]
+    call = ledger.calls
+    ledger.calls += 1
+    for i, (tensor, was) in enumerate(zip(inputs, before, strict=True)):
+        now = state(tensor)
+        # A tensor marked dirty comes back as the very object that went in.
+        if now[1] != was[1] and not any(output is tensor for output in outputs):
+            key = ("call", call, i)
+            suspect = suspect_of("input", key, tensor, where, was[0])
+            suspect.op = f"{cls.__name__}Backward"
+            ledger.suspects[key] = suspect
+            if lens is not None:
+                lens.outside.input_written(key, tensor, sys._getframe(2))
+    ctx = next((o.grad_fn for o in outputs if type(o.grad_fn) is cls._backward_cls), None)
+    if ctx is None:
+        return
+    kept = {k: v for k, v in vars(ctx).items() if k not in _NOT_KEPT}
+    found = tensors_in(kept, "ctx")
+    if found:
+        kind = "recompute" if cls.__name__ == "CheckpointFunction" else "ctx"
+        named = [(_attribute_name(name), tensor) for name, tensor in found]
+        held = Held(kind, cls.__name__, ledger, where, named)
+        number = id(ctx)
+        _by_ctx[number] = (weakref.ref(ctx, lambda _: _by_ctx.pop(number, None)), held)
+
+
+def _attribute_name(name: str) -> str:
+    """``ctx['x'][0]``, as the walk over a ctx's attributes calls it -> ``ctx.x[0]``."""
+    if not name.startswith("ctx['"):
+        return name
+    attribute, _, rest = name.removeprefix("ctx['").partition("']")
+    return f"ctx.{attribute}{rest}"
+
+
+def _held_by(ctx: Any) -> Held | None:
+    entry = _by_ctx.get(id(ctx))
+    return entry[1] if entry is not None and entry[0]() is ctx else None
+
+
+def _report_held(ledger: Ledger, held: Held) -> None:
+    for item in held.changed():
+        tensor = item.ref()
+        if tensor is None or held.ledger is not ledger or held.key in ledger.suspects:
+            continue
+        suspect = suspect_of(held.kind, held.key, tensor, held.where, item.version)
+        suspect.used = call_sites.capture(sys._getframe(2))
+        suspect.op = f"{held.label}Backward"
+        ledger.suspects[held.key] = suspect

@@ -1,0 +1,247 @@
+"""The book of what a program saved: one record for each saved tensor, and what was suspicious about any.
+
+Holds no tensor: each record belongs to autograd and dies with the graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_inplace.engine import values
+from pytest_inplace.reports.call_sites import Capture
+from pytest_inplace.reports.findings import Coverage
+
+if TYPE_CHECKING:
+    import torch
+
+LEAF, INPUT, OUTPUT = range(3)
+"""How a node holds a tensor: a leaf or an input is the tensor itself, an output is an alias of it."""
+
+
+class Record(list[Any]):
+    """One saved tensor: what autograd holds in place of it. It lives exactly as long as autograd needs it.
+
+    A list, because one is made for every tensor that autograd saves, and this is the cheapest object that
+    can be referred to weakly. The hot path uses the positions below, everybody else the names.
+    """
+
+    __slots__ = ("__weakref__",)
+    TENSOR, VERSION, DIGEST, BUFFER, ADDRESS, KIND, WHERE, ORDINAL, OUTPUT_NR, LEDGER, USED, STRIDE, RAW = (
+        range(13)
+    )
+
+    def __del__(self) -> None:
+        ledger = self[10]
+        ledger.died += 1
+        if not self[11]:
+            ledger.dropped(self)
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        return self[0]  # type: ignore[no-any-return]
+
+    @property
+    def version(self) -> int:
+        return self[1]  # type: ignore[no-any-return]
+
+    @property
+    def digest(self) -> int | None:
+        return self[2]  # type: ignore[no-any-return]
+
+    @property
+    def kind(self) -> int:
+        return self[5]  # type: ignore[no-any-return]
+
+    @property
+    def where(self) -> Capture | None:
+        return self[6], self[7]
+
+    @property
+    def ordinal(self) -> int:
+        return self[8]  # type: ignore[no-any-return]
+
+    @property
+    def output_nr(self) -> int:
+        return self[9]  # type: ignore[no-any-return]
+
+    @property
+    def ledger(self) -> Ledger:
+        return self[10]  # type: ignore[no-any-return]
+
+    @property
+    def used(self) -> bool:
+        return self[11]  # type: ignore[no-any-return]
+
+    def mark_used(self) -> None:
+        """Count it as seen: it is then no latent suspect when it dies."""
+        self[11] = True
+
+    @property
+    def hooks(self) -> tuple[Any, Callable[[Any], torch.Tensor]] | None:
+        """What the user's own pack hook made of this one tensor, and the unpack hook to be given that."""
+        return self[14] if len(self) > 14 else None
+
+    def give_to(self, packed: Any, unpack: Callable[[Any], torch.Tensor]) -> None:
+        """Leave the tensor to hooks of the user's, which keep what they like of it."""
+        self.mark_used()
+        self[0], self[4] = self[0].new_empty(0), None
+        self.append((packed, unpack))
+
+    def accept(self, digest: int | None) -> None:
+        """Take the present content for the saved one."""
+        self[2] = digest
+        self[4] = None  # no shortcut to the memory as it was
+
+
+@dataclass
+class Suspect:
+    """A save whose version or content was not what it had been; judged later, by the replay."""
+
+    ordinal: int | None
+    where: Capture | None
+    used: Capture | None
+    op: str | None
+    leaf: bool
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    version_saved: int
+    version_now: int
+    latent: bool = False
+    needs_extension: bool = False
+    error: BaseException | None = None
+    kind: str = "saved"
+    key: Any = None
+
+
+@dataclass
+class Ledger:
+    """What one watched program saved. Holds no tensor: each record belongs to autograd."""
+
+    coverage: Coverage = field(default_factory=Coverage)
+    suspects: dict[object, Suspect] = field(default_factory=dict)
+    closed: bool = False
+    saves: int = 0
+    acknowledged: int = 0
+    accepted: dict[int, int] = field(default_factory=dict)
+    holds: int = 0
+    calls: int = 0
+    on_held: Callable[[Any], None] | None = None
+    on_saved: Callable[[Record], None] | None = None
+    on_dropped: Callable[[Record], None] | None = None
+    died: int = 0
+
+    def close(self) -> None:
+        """End the watch: look at what is still saved and unused, and ignore what dies later."""
+        if self.closed:
+            return
+        self.drop_unused()
+        self.coverage.saved = self.saves
+        self.coverage.content_checked = self.coverage.saved - self.coverage.version_only
+        self.closed = True
+
+    def drop_unused(self) -> None:
+        """Look now at the records that no backward pass has used, as if they died here."""
+        for record in self.alive():
+            if not record.used:
+                self.dropped(record)
+
+    @contextlib.contextmanager
+    def guarding(self, what: str) -> Iterator[None]:
+        """Our own part around the user's code: if it fails, that is counted, and the user's code goes on."""
+        try:
+            yield
+        except Exception as error:
+            self.coverage.not_checked(f"{what}: {type(error).__name__} in the check itself")
+
+    def take_suspects(self) -> list[Suspect]:
+        """The suspects since the last call."""
+        taken = list(self.suspects.values())
+        self.suspects.clear()
+        return taken
+
+    def alive(self) -> list[Record]:
+        """The records that autograd holds now, oldest first.
+
+        Nobody keeps a list of them, which would cost every save; what is alive the garbage collector
+        knows. Its young generations are small and are asked first.
+        """
+        found: list[Record] = []
+        for generation in range(3):
+            if len(found) >= self.saves - self.died:
+                break
+            objects = gc.get_objects(generation=generation)
+            found += [o for o in objects if type(o) is Record and o[10] is self]
+        return sorted(found, key=lambda record: record.ordinal)
+
+    def dropped(self, record: Record) -> None:
+        """A record died before any backward pass used it: a latent suspect if its tensor had changed."""
+        try:
+            if self.closed or record.ordinal < self.acknowledged or not sys or sys.is_finalizing():
+                return
+            if self.on_dropped is not None:
+                self.on_dropped(record)
+            suspect = latent_suspect(record)
+            if suspect is not None:
+                self.suspects.setdefault(record.ordinal, suspect)
+        except Exception as error:  # a destructor has nobody to tell
+            self.coverage.not_checked(f"error in the check of an unused graph: {type(error).__name__}")
+
+
+def requires_grad_leaf(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is a leaf that requires grad or shares memory, as a view, with one."""
+    if tensor.grad_fn is None:
+        return tensor.requires_grad
+    base = tensor._base
+    return base is not None and base.grad_fn is None and base.requires_grad
+
+
+def latent_suspect(record: Record) -> Suspect | None:
+    """The suspect for a record that no backward pass used, or ``None`` if its tensor is what was saved.
+
+    An optimizer step, an averaging of weights or the refill of a data buffer while an unused graph is
+    alive is normal code, so for anything but an intermediate the replay must show more: that the graph
+    was still being built on when the write came.
+    """
+    import torch
+
+    with torch._C.DisableTorchFunction():
+        tensor = record.tensor
+        moved = tensor._version != record.ledger.accepted.get(record.ordinal, record.version)
+        changed = moved or (record.digest is not None and values.digest(tensor) != record.digest)
+        if not changed or torch._C._current_graph_task_id() != -1:
+            # Freed by a backward pass that ran and did not need it.
+            return None
+        base = tensor if tensor._base is None else tensor._base
+        intermediate = record.kind == OUTPUT or base.grad_fn is not None
+        if not intermediate and not moved and not base.requires_grad:
+            return None  # statistics that a layer updates behind the version counter, as BatchNorm does
+        suspect = describe(record, None, None)
+    suspect.latent = True
+    suspect.needs_extension = not intermediate
+    return suspect
+
+
+def describe(record: Record, used: Capture | None, op: str | None) -> Suspect:
+    """The facts about a changed record, without its values."""
+    tensor = record.tensor
+    return Suspect(
+        record.ordinal,
+        record.where,
+        used,
+        op,
+        record.kind != OUTPUT and requires_grad_leaf(tensor),
+        tuple(tensor.shape),
+        values.dtype_name(tensor),
+        str(tensor.device),
+        record.version,
+        tensor._version,
+    )

@@ -1,0 +1,149 @@
+"""From suspects to findings: run the program again under the microscope, or say why that did not help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pytest_inplace.engine.evidence import Case, Evidence
+from pytest_inplace.engine.ledger import Suspect
+from pytest_inplace.engine.microscope import Microscope
+from pytest_inplace.reports import call_sites, fixes
+from pytest_inplace.reports.findings import Finding, Site, TensorInfo, merge
+
+NOT_REPRODUCED = (
+    "the second run of the test did not show it again (the test is not deterministic), "
+    "so the line that wrote it and the gradients are not known"
+)
+
+
+def replay(run: Callable[[], object], suspects: Iterable[Suspect], lines: bool = True) -> list[Finding]:
+    """Run the program again and judge ``suspects``; harmless ones give no finding.
+
+    Args:
+        run: runs the program from the same state as before. It must not raise.
+        suspects: what the sentinel saw in the first run.
+        lines: trace lines, to name the one that wrote.
+    """
+    suspects = list(suspects)
+    microscope = Microscope(frozenset(key for s in suspects if (key := key_of(s)) is not None), lines)
+    microscope.start()
+    try:
+        run()
+    finally:
+        microscope.stop()
+    return [*findings_of(microscope, suspects), *microscope.frozen_findings]
+
+
+def findings_of(microscope: Microscope, suspects: Iterable[Suspect], why: str | None = None) -> list[Finding]:
+    """The findings for ``suspects``, by what the microscope saw of them in this run or in another one."""
+    ordered = sorted(suspects, key=_saving_order)
+    found = (judged(s, microscope.reproduced(s), why) for s in ordered)
+    return merge(finding for finding in found if finding is not None)
+
+
+def unreplayed(suspects: Iterable[Suspect], why: str) -> list[Finding]:
+    """What the sentinel alone can say. Suspects that only a replay can tell from normal code are left out."""
+    kept = [s for s in suspects if not s.needs_extension]
+    return merge(from_sentinel(s, why) for s in sorted(kept, key=_saving_order))
+
+
+def _saving_order(suspect: Suspect) -> int:
+    return suspect.ordinal if suspect.ordinal is not None else -1
+
+
+def key_of(suspect: Suspect) -> Any:
+    """What identifies a suspect in another run of the same program, or ``None``."""
+    return suspect.ordinal if suspect.kind == "saved" else suspect.key
+
+
+_CODES = {"ctx": "INP201", "input": "INP202", "grad": "INP203", "recompute": "INP204", "hooks": "INP205"}
+
+
+def code_of(suspect: Suspect) -> str:
+    """The rule that a suspect breaks."""
+    if suspect.kind != "saved":
+        return _CODES[suspect.kind]
+    if suspect.leaf:
+        return "INP103"
+    return "INP101" if suspect.version_now != suspect.version_saved else "INP102"
+
+
+def from_sentinel(suspect: Suspect, why: str) -> Finding:
+    """A finding without values, gradients or the writing line."""
+    saved = call_sites.resolve(suspect.where, suspect.op)
+    return Finding(
+        code=code_of(suspect),
+        state="latent" if suspect.latent else "confirmed",
+        tensor=TensorInfo(None, suspect.shape, suspect.dtype, suspect.device, suspect.leaf),
+        saved=saved,
+        used=call_sites.resolve(suspect.used),
+        version_saved=suspect.version_saved,
+        version_now=suspect.version_now,
+        raised=None if suspect.error is None else str(suspect.error),
+        fix=fixes.suggest(code_of(suspect), None),
+        note=why,
+    )
+
+
+def judged(suspect: Suspect, entry: Evidence | None, why: str | None = None) -> Finding | None:
+    """The finding for a suspect after the replay, or ``None`` if it is harmless."""
+    if entry is None:
+        return None if suspect.needs_extension else from_sentinel(suspect, NOT_REPRODUCED)
+    if suspect.needs_extension and not entry.extended:
+        return None
+    raised = suspect.error is not None
+    if not suspect.latent and not raised and not _differs(entry):
+        return None
+    note = why
+    if not suspect.latent and not entry.judged:
+        note = (
+            f"the gradients could not be compared ({entry.trouble or 'it changed during the backward pass'})"
+        )
+    if isinstance(entry, Case):
+        if suspect.kind == "input" and not entry.judged:
+            return None  # nothing computed from it went into a backward pass
+        note = why if suspect.kind == "input" else entry.note or note
+    modified = call_sites.resolve(entry.modified)
+    code = code_of(suspect)
+    return Finding(
+        code=code,
+        state="latent" if suspect.latent else "confirmed",
+        tensor=_tensor(suspect, entry),
+        saved=_with_op(call_sites.resolve(entry.where or suspect.where), suspect.op or entry.op),
+        modified=modified,
+        modified_exact=modified is not None,
+        used=call_sites.resolve(suspect.used or entry.used),
+        version_saved=suspect.version_saved,
+        version_now=suspect.version_now,
+        values=entry.values,
+        gradients=entry.errors,
+        gradients_judged=entry.judged and suspect.kind != "input",
+        gradients_total=entry.leaves,
+        relative_error=entry.relative_error,
+        raised=None if suspect.error is None else str(suspect.error),
+        replayed=why is None,
+        fix=fixes.suggest(code, modified),
+        note=note,
+    )
+
+
+def _tensor(suspect: Suspect, entry: Evidence) -> TensorInfo:
+    if isinstance(entry, Case) and entry.tensor is not None:
+        return entry.tensor
+    return TensorInfo(entry.name, suspect.shape, suspect.dtype, suspect.device, suspect.leaf)
+
+
+def _differs(entry: Evidence) -> bool:
+    """Whether a silent change did harm; where the gradients could not be compared, a change of values."""
+    if entry.judged:
+        return bool(entry.harmful)
+    return entry.values is None or entry.values.changed > 0
+
+
+def _with_op(site: Site | None, op: str | None) -> Site | None:
+    return (
+        None
+        if site is None
+        else Site(site.path, site.line, site.function, site.source, site.column, site.end_column, op)
+    )

@@ -1,0 +1,209 @@
+"""Saved-tensor hooks of others inside a test: they apply instead of ours, so ours go along with them.
+
+What such hooks keep is theirs: an alias is watched, a copy of their own is safe, a lossy form is judged by
+what was kept. A checkpoint keeps nothing but recomputes; there the recomputed values are compared.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pytest_inplace.engine import values
+from pytest_inplace.engine.held import Held, tensors_in
+from pytest_inplace.engine.ledger import Ledger, Record, Suspect
+from pytest_inplace.reports import call_sites
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Parked:
+    """What autograd holds for a tensor saved under a user's hooks: their packed value, and what we noted."""
+
+    __slots__ = (
+        "__weakref__", "address", "digest", "dtype", "held", "ledger",
+        "ordinal", "packed", "recomputed", "shape", "version", "where",
+    )  # fmt: skip
+
+    def __init__(
+        self, packed: Any, tensor: torch.Tensor, digest: int | None, ledger: Ledger, recomputed: bool
+    ) -> None:
+        self.packed = packed
+        self.digest = digest
+        self.ledger = ledger
+        self.recomputed = recomputed
+        self.where = call_sites.capture(sys._getframe(2))
+        self.shape = tuple(tensor.shape)
+        self.dtype = tensor.dtype
+        self.version = tensor._version
+        self.address = _address(tensor)
+        self.ordinal = ledger.saves
+        ledger.saves += 1
+        self.held = None if recomputed else _kept(packed, ledger, self.where)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return ("parked", self.ordinal)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:
+        return 0
+
+
+def _kept(packed: Any, ledger: Ledger, where: Any) -> Held | None:
+    found = tensors_in(packed, "packed")
+    return Held("hooks", "saved_tensors_hooks", ledger, where, found) if found else None
+
+
+def patches(
+    active_ledger: Callable[[], Ledger | None], active_lens: Callable[[], Any]
+) -> list[tuple[Any, str, Any]]:
+    """What to replace, by what: ``(owner, attribute, replacement)``."""
+    import torch
+    from torch.autograd.graph import saved_tensors_hooks
+
+    original = saved_tensors_hooks.__enter__
+
+    @functools.wraps(original)
+    def enter(self: Any) -> Any:
+        ledger = active_ledger()
+        name = type(self).__name__
+        if ledger is None or name == "_recomputation_hook" or torch.compiler.is_compiling():
+            return original(self)
+        lens = active_lens()
+        if name == "_checkpoint_hook" and lens is not None:
+            lens.outside.checkpoint_begins(_checkpointed(sys._getframe(1)))
+        pack, unpack = _accompanying(
+            self.pack_hook, self.unpack_hook, name == "_checkpoint_hook", active_ledger, active_lens
+        )
+        torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+        return None
+
+    saved_tensor: Any = torch._C._autograd.SavedTensor
+    register = saved_tensor.register_hooks
+
+    @functools.wraps(register)
+    def register_hooks(self: Any, pack_hook: Any, unpack_hook: Any) -> Any:
+        """``grad_fn._raw_saved_x.register_hooks``: PyTorch takes one pair only, so ours gives way."""
+        record = getattr(self, "data", None)
+        if not isinstance(record, Record) or record.hooks is not None:
+            return register(self, pack_hook, unpack_hook)
+        record.ledger.coverage.not_checked("a saved tensor on which the test registered hooks")
+        lens = active_lens()
+        if lens is not None:
+            lens.forget(record)
+        with torch.no_grad():  # and detached, as autograd calls it
+            record.give_to(pack_hook(record.tensor.detach()), unpack_hook)
+        return None
+
+    return [
+        (saved_tensors_hooks, "__enter__", enter),
+        (saved_tensor, "register_hooks", register_hooks),
+    ]
+
+
+def _checkpointed(frame: Any) -> dict[str, Any]:
+    """The function that ``torch.utils.checkpoint`` is about to run and its arguments, from its frame."""
+    while frame is not None and frame.f_code.co_name != "_checkpoint_without_reentrant_generator":
+        frame = frame.f_back
+    if frame is None:
+        return {}
+    wanted = ("fn", "args", "kwargs", "preserve_rng_state")
+    return {name: frame.f_locals[name] for name in wanted if name in frame.f_locals}
+
+
+def _accompanying(
+    user_pack: Any, user_unpack: Any, recomputed: bool, active_ledger: Any, active_lens: Any
+) -> tuple[Any, Any]:
+    """The user's pair of hooks with our checks beside them."""
+    import torch
+
+    def pack(tensor: torch.Tensor) -> Any:
+        __tracebackhide__ = True
+        ledger = active_ledger()
+        if ledger is None or type(tensor) not in values.plain_types():
+            return _Unwatched(user_pack(tensor))
+        digest = None
+        with ledger.guarding("a tensor saved under other hooks"), torch._C.DisableTorchFunction():
+            digest = values.digest(tensor)
+        packed = user_pack(tensor)
+        with ledger.guarding("a tensor saved under other hooks"), torch._C.DisableTorchFunction():
+            parked = Parked(packed, tensor, digest, ledger, recomputed)
+            lens = active_lens()
+            if lens is not None:
+                lens.outside.parked(parked, tensor)
+            return parked
+        return _Unwatched(packed)
+
+    def unpack(parked: Any) -> torch.Tensor:
+        __tracebackhide__ = True
+        if isinstance(parked, _Unwatched):
+            return user_unpack(parked.packed)  # type: ignore[no-any-return]
+        lens = active_lens()
+        if lens is not None and lens.on_trial:
+            return lens.outside.unpark_on_trial(parked, user_unpack)  # type: ignore[no-any-return]
+        ledger = active_ledger()
+        changed: list[Any] = []
+        if parked.held is not None:
+            with parked.ledger.guarding("a tensor saved under other hooks"):
+                changed = parked.held.changed()
+        tensor = user_unpack(parked.packed)
+        if ledger is parked.ledger:
+            with ledger.guarding("a tensor saved under other hooks"):
+                _compare(ledger, lens, parked, changed, tensor)
+        return tensor  # type: ignore[no-any-return]
+
+    return pack, unpack
+
+
+class _Unwatched:
+    __slots__ = ("packed",)
+
+    def __init__(self, packed: Any) -> None:
+        self.packed = packed
+
+
+def _compare(ledger: Ledger, lens: Any, parked: Parked, changed: list[Any], tensor: Any) -> None:
+    import torch
+
+    if type(tensor) not in values.plain_types():
+        return
+    with torch._C.DisableTorchFunction():
+        if changed:
+            kind = "hooks"
+        elif (
+            parked.digest is None
+            or tuple(tensor.shape) != parked.shape
+            or values.digest(tensor) == parked.digest
+        ):
+            return
+        elif parked.recomputed:
+            kind = "recompute"
+        elif parked.held is None and parked.address and _address(tensor) == parked.address:
+            kind = "hooks"  # kept out of our sight, but the same memory came back with other values
+        else:
+            return
+        node = torch._C._current_autograd_node()
+        suspect = Suspect(
+            ordinal=None,
+            where=parked.where,
+            used=call_sites.capture(sys._getframe(2)),
+            op=node.name() if node is not None else None,
+            leaf=False,
+            shape=parked.shape,
+            dtype=values.dtype_name(tensor),
+            device=str(tensor.device),
+            version_saved=parked.version,
+            version_now=parked.version,
+            kind=kind,
+            key=parked.key,
+        )
+        ledger.suspects.setdefault(parked.key, suspect)
+        if lens is not None:
+            lens.outside.unparked(parked, tensor)

@@ -1,0 +1,292 @@
+"""The content of one tensor: digest, copy, compare and describe, per layout and device.
+
+Digests read the raw bytes of CPU memory with xxh3 and involve no torch operation, so no user's mode,
+profiler or tracer can see them. Where a tensor has no bytes to read, the reason is said instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+from pytest_inplace.engine.quiet import quiet
+from pytest_inplace.reports.findings import Change, GradientError, ValueDiff
+
+if TYPE_CHECKING:
+    import torch
+
+SHOWN = 5
+_MAX_RUNS = 1 << 16
+_buffers: dict[int, Any] = {}
+_layouts: dict[tuple[Any, Any], Layout] = {}
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """torch's name of the dtype without its prefix, such as ``float32``."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def buffer_type(nbytes: int) -> Any:
+    """The ctypes array of so many bytes; kept, because making the type costs more than the read."""
+    found = _buffers.get(nbytes)
+    if found is None:
+        if len(_buffers) > 4096:
+            _buffers.clear()
+        found = _buffers[nbytes] = ctypes.c_char * nbytes
+    return found
+
+
+def unreadable(tensor: torch.Tensor) -> str | None:
+    """Why the content of ``tensor`` cannot be read as bytes of CPU memory, or ``None`` where it can."""
+    import torch
+
+    # A traceable wrapper subclass has no memory of its own; other subclasses are plain memory.
+    if type(tensor) not in plain_types() and (
+        hasattr(tensor, "__tensor_flatten__") or type(tensor).__name__ == "FakeTensor"
+    ):
+        return f"{type(tensor).__name__} subclass"
+    if tensor.layout is not torch.strided:
+        return f"{str(tensor.layout).removeprefix('torch.')} layout"
+    if tensor.is_nested:
+        return "nested tensor"
+    if tensor.device.type != "cpu":
+        return f"{tensor.device.type} device"
+    return None
+
+
+@functools.cache
+def plain_types() -> frozenset[type]:
+    """The tensor classes that are nothing but memory with a shape."""
+    import torch
+
+    return frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+def digest(tensor: torch.Tensor) -> int | None:
+    """A 64-bit digest of the elements of ``tensor`` (any dtype and strides), or ``None`` if unreadable.
+
+    Only the tensor's own elements are read: bytes between them, which belong to other views of the
+    same storage, do not count. Equal content in the same layout gives equal digests.
+    """
+    if unreadable(tensor) is not None:
+        return None
+    return _strided_digest(tensor)
+
+
+def _strided_digest(tensor: torch.Tensor) -> int | None:
+    nbytes = tensor.nbytes
+    if nbytes == 0:
+        return 0
+    try:
+        address = tensor.data_ptr()
+        storage = tensor.untyped_storage()
+        enough = storage.nbytes() >= _needed(tensor)
+    except (RuntimeError, NotImplementedError):  # functorch wrappers and the like have no memory
+        return None
+    if not enough or not address or not storage.data_ptr():
+        return None  # the storage was freed or shrunk, as sharded training does with parameters
+    if tensor.is_contiguous():
+        return xxh3_64_intdigest(buffer_type(nbytes).from_address(address))
+    itemsize = tensor.element_size()
+    run, offsets, step, mark = layout(tensor)
+    if offsets is None:
+        with quiet():
+            copy = tensor.detach().contiguous()
+        return xxh3_64_intdigest(buffer_type(nbytes).from_address(copy.data_ptr())) ^ mark
+    if len(offsets) == 1 and step == 1:
+        return xxh3_64_intdigest(buffer_type(run * itemsize).from_address(address)) ^ mark
+    hasher = xxh3_64()
+    kind = buffer_type(run * itemsize if step == 1 else itemsize)
+    for offset in offsets:
+        for i in range(1 if step == 1 else run):
+            hasher.update(kind.from_address(address + (offset + i * step) * itemsize))
+    return hasher.intdigest() ^ mark
+
+
+def _needed(tensor: torch.Tensor) -> int:
+    """How many bytes of its storage the elements of ``tensor`` reach over."""
+    last = sum((d - 1) * s for d, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return int((tensor.storage_offset() + last + 1) * tensor.element_size())
+
+
+Layout = tuple[int, "list[int] | None", int, int]
+"""The elements as runs in memory: the elements in a run, where the runs begin (``None``: so many that a copy
+is cheaper), the step in a run, and a number that tells this layout from others."""
+
+
+def layout(tensor: torch.Tensor) -> Layout:
+    """The layout of a strided tensor; kept, because working it out costs more than the read."""
+    key = (tensor.shape, tensor.stride())
+    found = _layouts.get(key)
+    if found is None:
+        if len(_layouts) > 4096:
+            _layouts.clear()
+        found = _layouts[key] = _layout(tuple(tensor.shape), tensor.stride())
+    return found
+
+
+def _layout(shape: tuple[int, ...], stride: tuple[int, ...]) -> Layout:
+    """Dimensions are merged from the smallest stride upwards, so a transposed matrix is one run."""
+    mark = xxh3_64_intdigest(repr((shape, stride)).encode())
+    dims = sorted((s, d) for s, d in zip(stride, shape, strict=True) if d > 1 and s != 0)
+    run, step = 1, 1
+    rest = list(dims)
+    if rest:
+        step, run = rest.pop(0)
+        while rest and rest[0][0] == run * step:
+            run *= rest.pop(0)[1]
+    count = math.prod(d for _, d in rest)
+    if count > _MAX_RUNS or (step != 1 and count * run > _MAX_RUNS):
+        return run, None, step, mark
+    offsets = [0]
+    for s, d in rest:
+        offsets = [o + i * s for o in offsets for i in range(d)]
+    return run, sorted(offsets), step, mark
+
+
+def snapshot(tensor: torch.Tensor) -> torch.Tensor:
+    """A detached copy with the same strides, so that the same kernels give bit-equal results on it.
+
+    Call it inside :func:`~pytest_inplace.engine.quiet.quiet`.
+    """
+    import torch
+
+    if unreadable(tensor) is not None:
+        return tensor.detach().clone()
+    detached = tensor.detach()
+    if detached.is_conj():  # lazy bits: copy the memory behind them, then set them again
+        return snapshot(detached.conj()).conj()
+    if detached.is_neg():
+        return torch._neg_view(snapshot(torch._neg_view(detached)))
+    shape, stride = tuple(detached.shape), detached.stride()
+    if (
+        detached.is_quantized
+        or 0 in shape
+        or any(s == 0 and d > 1 for s, d in zip(stride, shape, strict=True))
+    ):
+        return _expanded_snapshot(detached)
+    copy = torch.empty_strided(shape, stride, dtype=detached.dtype, device=detached.device)
+    return copy.copy_(detached)
+
+
+def _expanded_snapshot(detached: torch.Tensor) -> torch.Tensor:
+    """A copy that keeps zero strides: expanded dimensions are copied once and expanded again."""
+    if detached.is_quantized or detached.numel() == 0:
+        return detached.clone()
+    base = detached
+    for dim, (size, stride) in enumerate(zip(detached.shape, detached.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            base = base.narrow(dim, 0, 1)
+    return snapshot(base).expand(detached.shape)
+
+
+def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors have the same shape, dtype and bits (NaN payloads and signed zeros included).
+
+    Call it inside :func:`~pytest_inplace.engine.quiet.quiet`.
+    """
+    import torch
+
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if unreadable(a) is not None or unreadable(b) is not None:
+        try:
+            return bool(torch.equal(a, b))
+        except (RuntimeError, NotImplementedError):
+            return a is b
+    a, b = a.detach().resolve_conj().resolve_neg(), b.detach().resolve_conj().resolve_neg()
+    if a.stride() != b.stride():
+        a, b = a.contiguous(), b.contiguous()
+    return digest(a) == digest(b)
+
+
+def difference(before: torch.Tensor, after: torch.Tensor) -> ValueDiff:
+    """How ``after`` differs from ``before``, both of the same shape (any dtype), element by element.
+
+    Call it inside :func:`~pytest_inplace.engine.quiet.quiet`.
+    """
+    import torch
+
+    total = before.numel()
+    if before.shape != after.shape:
+        return ValueDiff(max(total, after.numel()), total, None)
+    a, b = widened(before), widened(after)
+    differs = (a != b) & ~((a != a) & (b != b))
+    if not a.is_complex() and a.is_floating_point():
+        differs |= torch.signbit(a) != torch.signbit(b)
+    changed = int(differs.sum())
+    if not changed:
+        return ValueDiff(0, total, 0.0)
+    gap = (b - a).abs().masked_fill(~differs, -1).nan_to_num(nan=math.inf, posinf=math.inf)
+    count = min(SHOWN, changed)
+    top = torch.topk(gap.flatten(), count).indices.tolist()
+    # topk gives ties in no fixed order; by index, the report is the same every time.
+    top.sort(key=lambda i: (-float(gap.flatten()[i]), i))
+    finite = gap[gap.isfinite() & (gap >= 0)]
+    largest = tuple(Change(_unravel(i, tuple(a.shape)), number(before, i), number(after, i)) for i in top)
+    biggest = float(finite.max()) if finite.numel() == (gap >= 0).sum() else None
+    return ValueDiff(changed, total, biggest, largest)
+
+
+def widened(tensor: torch.Tensor) -> torch.Tensor:
+    """Any dtype as float64 or complex128, dense, for arithmetic about differences."""
+    import torch
+
+    plain = tensor.detach()
+    if plain.is_quantized:
+        plain = plain.dequantize()
+    if plain.layout is not torch.strided:
+        plain = plain.to_dense()
+    plain = plain.resolve_conj().resolve_neg()
+    return plain.to(torch.complex128 if plain.is_complex() else torch.float64)
+
+
+def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    index: list[int] = []
+    for size in reversed(shape):
+        index.append(flat % size)
+        flat //= size
+    return tuple(reversed(index))
+
+
+def number(tensor: torch.Tensor, flat: int) -> str:
+    """The element at a row-major position, to six significant digits."""
+    plain = tensor.detach()
+    if plain.is_quantized:
+        plain = plain.dequantize()
+    value = plain.flatten()[flat].item()
+    if isinstance(value, bool | int):
+        return str(value)
+    return f"{value:.6g}"
+
+
+def gradient_error(name: str, right: torch.Tensor, computed: torch.Tensor) -> GradientError | None:
+    """The computed gradient of one leaf against the right one; ``None`` if they are bit-equal.
+
+    Formulas: see :class:`~pytest_inplace.reports.findings.GradientError`. Call it inside ``quiet()``.
+    """
+    if same_values(right, computed):
+        return None
+    shape = tuple(right.shape)
+    if right.shape != computed.shape:
+        return GradientError(name, shape, None, None)
+    r, g = widened(right).flatten(), widened(computed).flatten()
+    gap = (g - r).abs()
+    gap[((r != r) & (g != g)) | (r == g)] = 0  # NaN and infinities in the same places
+    worst = gap.nan_to_num(nan=math.inf).argmax().item() if gap.numel() else 0
+    max_abs, scale = float(gap.max()), float(r.abs().max())
+    norms = float(r.norm() * g.norm())
+    inner = (r.conj() * g).sum().real if r.is_complex() else (r * g).sum()
+    return GradientError(
+        name,
+        shape,
+        max_abs if math.isfinite(max_abs) else None,
+        max_abs / scale if scale and math.isfinite(max_abs / scale) else None,
+        float(inner) / norms if norms and math.isfinite(norms) else None,
+        (number(right, int(worst)),),
+        (number(computed, int(worst)),),
+    )

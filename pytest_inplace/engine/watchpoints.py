@@ -1,0 +1,96 @@
+"""Watchpoints: after every instruction of user code that can write, ask whether a watched tensor changed.
+
+Only user frames are traced, instruction by instruction; library frames cost one event each. So a write
+made by torch, NumPy or any other library is attributed to the user's expression that called it.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+from pytest_inplace.reports.call_sites import Capture, is_library, user_frame
+
+Step = Callable[[Capture, FrameType], None]
+Returned = Callable[[FrameType, Any], None]
+
+_WRITING = (
+    "CALL", "PRECALL", "BINARY_", "UNARY_", "INPLACE_", "COMPARE_OP", "CONTAINS_OP", "STORE_SUBSCR",
+    "STORE_ATTR", "STORE_SLICE", "DELETE_", "LOAD_ATTR", "FOR_ITER", "GET_", "SEND", "YIELD", "BEFORE_WITH",
+    "SETUP_WITH", "WITH_EXCEPT_START", "RERAISE",
+)  # fmt: skip
+_offsets: dict[CodeType, frozenset[int]] = {}
+
+
+def writing_offsets(code: CodeType) -> frozenset[int]:
+    """The offsets of the instructions in ``code`` that run other code and so can write to a tensor."""
+    found = _offsets.get(code)
+    if found is None:
+        found = _offsets[code] = frozenset(
+            i.offset for i in dis.get_instructions(code) if i.opname.startswith(_WRITING)
+        )
+    return found
+
+
+class Tracer:
+    """Calls ``step`` with each user instruction that may have written, right after it ran."""
+
+    def __init__(self, step: Step, returned: Returned | None = None) -> None:
+        self._step = step
+        self._returned = returned
+        self._previous: Any = None
+        self._running = False
+
+    def start(self, frame: FrameType | None = None) -> None:
+        """Trace from now on; with ``frame``, the frames at and above it that already run are traced too."""
+        self._previous = sys.gettrace()
+        self._running = True
+        sys.settrace(self._called)
+        while frame is not None:
+            if not is_library(frame.f_code):
+                frame.f_trace = self._traced(frame)
+            frame = frame.f_back
+
+    def stop(self) -> None:
+        """Put back whatever traced before."""
+        if self._running:
+            self._running = False
+            sys.settrace(self._previous)
+
+    def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if not self._running or is_library(frame.f_code):
+            return None
+        caller = user_frame(frame.f_back)
+        if caller is not None:
+            self._step((caller.f_code, caller.f_lasti), caller)
+        return self._traced(frame)
+
+    def _traced(self, frame: FrameType) -> Any:
+        code = frame.f_code
+        writing = writing_offsets(code)
+        step, returned = self._step, self._returned
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
+        last = frame.f_lasti
+
+        def local(frame: FrameType, event: str, arg: Any) -> Any:
+            nonlocal last
+            if not self._running:
+                frame.f_trace_opcodes = False
+                return None
+            if event == "opcode":
+                if last in writing:
+                    step((code, last), frame)
+                last = frame.f_lasti
+            elif event == "return":
+                step((code, last), frame)
+                if returned is not None:
+                    returned(frame, arg)
+            elif event == "exception":
+                step((code, last), frame)
+            return local
+
+        return local

@@ -1,0 +1,136 @@
+"""Where we are in the user's code: cheap to capture, resolved to text only if a finding needs it.
+
+A *user frame* is the innermost frame that does not belong to torch, to the test machinery, to the
+standard library or to an installed package: the line a user can change.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import site
+import sys
+import sysconfig
+from types import CodeType, FrameType
+
+from pytest_inplace.reports.findings import Site
+
+Capture = tuple[CodeType, int]
+"""A code object and the offset of the instruction in it (``frame.f_lasti``)."""
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_is_library: dict[CodeType, bool] = {}
+_by_filename: dict[str, bool] = {}
+_user_roots: list[str] = []
+_library_roots: list[str] = []
+
+
+def _find_library_roots() -> list[str]:
+    paths = sysconfig.get_paths()
+    roots = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib") if key in paths}
+    roots.update(site.getsitepackages() if hasattr(site, "getsitepackages") else ())
+    roots.add(site.getusersitepackages())
+    for name in ("torch", "pytest", "_pytest", "pluggy", "numpy"):
+        module = sys.modules.get(name)
+        origin = getattr(module, "__file__", None)
+        if origin:
+            roots.add(os.path.dirname(origin) if name != "pytest" else origin)
+    return [os.path.normcase(os.path.realpath(root)) + os.sep for root in roots]
+
+
+def add_user_root(path: str) -> None:
+    """Count files below ``path`` as the user's, even where it lies inside an installation folder."""
+    root = os.path.normcase(os.path.realpath(path)) + os.sep
+    if root not in _user_roots and not any(part in root for part in ("site-packages", "dist-packages")):
+        _user_roots.append(root)
+        _is_library.clear()
+        _by_filename.clear()
+
+
+def is_library(code: CodeType) -> bool:
+    """Whether ``code`` belongs to an installed package, the standard library or this plugin."""
+    known = _is_library.get(code)
+    if known is None:
+        filename = code.co_filename
+        known = _by_filename.get(filename)
+        if known is None:
+            known = _by_filename[filename] = _library_file(filename)
+        _is_library[code] = known
+    return known
+
+
+def _library_file(filename: str) -> bool:
+    if filename.startswith("<"):
+        # Notebook cells and exec'd user code have names such as <ipython-input-..> or <string>;
+        # frozen importlib and torch's generated code are not the user's.
+        return filename.startswith(("<frozen", "<eval_with_key", "<__array_function__", "<attrs", "<torch"))
+    if not _library_roots:
+        _library_roots.extend(_find_library_roots())
+    path = os.path.normcase(os.path.realpath(filename))
+    if path.startswith(_PACKAGE):
+        return True
+    inside = [root for root in _library_roots if path.startswith(root)]
+    if not inside:
+        return False
+    # A project that lives inside an installation prefix (a virtual environment in the checkout is
+    # the reverse case and needs no care) is the user's unless a library root is nearer to the file.
+    nearest = max(inside, key=len)
+    return not any(path.startswith(root) and len(root) > len(nearest) for root in _user_roots)
+
+
+def capture(frame: FrameType | None) -> Capture | None:
+    """The innermost user frame at or above ``frame``, or ``None`` where there is none."""
+    known = _is_library
+    while frame is not None:
+        code = frame.f_code
+        library = known.get(code)
+        if library is None:
+            library = is_library(code)
+        if not library:
+            return code, frame.f_lasti
+        frame = frame.f_back
+    return None
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """Like :func:`capture`, but the frame itself; only for use while that frame runs."""
+    while frame is not None and is_library(frame.f_code):
+        frame = frame.f_back
+    return frame
+
+
+def line_of(where: Capture) -> int:
+    """The line number of a captured instruction."""
+    code, lasti = where
+    line = code.co_firstlineno
+    for start, end, number in code.co_lines():
+        if start <= lasti < end and number is not None:
+            line = number
+    return line
+
+
+def resolve(where: Capture | None, op: str | None = None) -> Site | None:
+    """The captured instruction as a :class:`Site`, with its source line if that is to be had."""
+    if where is None:
+        return None
+    code, lasti = where
+    line = line_of(where)
+    source = linecache.getline(code.co_filename, line).rstrip("\r\n") or None
+    column, end_column = _columns(code, lasti, line, source)
+    return Site(code.co_filename, line, code.co_name, source, column, end_column, op)
+
+
+def _columns(code: CodeType, lasti: int, line: int, source: str | None) -> tuple[int | None, int | None]:
+    positions = getattr(code, "co_positions", None)
+    if positions is None or source is None or lasti < 0:
+        return None, None
+    found = list(positions())[lasti // 2]
+    start_line, end_line, start, end = found
+    if start_line != line or start is None:
+        return None, None
+    encoded = source.encode()  # CPython counts UTF-8 bytes; a report counts characters
+    first = len(encoded[:start].decode(errors="replace"))
+    last = (
+        len(encoded[:end].decode(errors="replace")) if end is not None and end_line == line else len(source)
+    )
+    return (first, last) if last > first else (None, None)

@@ -1,0 +1,221 @@
+"""One test under the sentinel: begun before set-up, concluded after each phase, ended after tear-down."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from pytest_inplace.reports.findings import Coverage, Finding
+from pytest_inplace.session.options import Settings
+
+
+class PytestInplaceWarning(pytest.PytestWarning):
+    """A latent finding under ``--inplace-latent=warn``."""
+
+
+class ItemCheck:
+    """The state of one checked test between its phases."""
+
+    def __init__(self, item: pytest.Item, settings: Settings) -> None:
+        self.item = item
+        self.settings = settings
+        self.findings: list[Finding] = []
+        self.failing: dict[str, list[Finding]] = {}
+        self.coverage = Coverage()
+        self.trouble: str | None = None
+        self.lens: Any = None
+        self._watch: Any = None
+        self._ledger: Any = None
+        self._before: Any = None
+        self._torn_down: Any = None
+        self.running = False
+        self.is_skipped = False
+        self.told: list[BaseException] = []
+        """Errors that pytest reported while the test went on, as those of subtests."""
+
+    # -- begin and end ------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start watching, now if torch is imported, else as soon as the test imports it."""
+        from pytest_inplace.reports import call_sites
+
+        call_sites.add_user_root(str(self.item.config.rootpath))
+        if "torch" in sys.modules:
+            self._start()
+        else:
+            from pytest_inplace.session.late_import import when_torch_is_imported
+
+            when_torch_is_imported(self._guarded_start)
+
+    def _guarded_start(self) -> None:
+        try:
+            self._start()
+        except Exception as error:
+            self.failed(error)
+
+    def _start(self) -> None:
+        from pytest_inplace.engine.ledger import Ledger
+        from pytest_inplace.engine.watch import Watch
+        from pytest_inplace.session.process_state import ProcessState
+
+        self._before = ProcessState.capture()
+        if "inplace" in getattr(self.item, "fixturenames", ()):
+            # The fixture answers questions about values while the test runs, so they are kept.
+            from pytest_inplace.engine.microscope import Microscope
+
+            self.lens = Microscope(None, lines=False)
+            self._ledger = self.lens.ledger
+            self.lens.start()
+        else:
+            self._ledger = Ledger()
+            # Where a second run names the lines, the first need not look for the user's among the frames.
+            self._watch = Watch(self._ledger, walk=self.settings.replay == "never")
+            self._watch.start()
+        self.coverage = self._ledger.coverage
+
+    def end(self) -> None:
+        """Stop watching; what is saved and unused is looked at once more."""
+        from pytest_inplace.session.late_import import forget
+
+        forget(self._guarded_start)
+        if self.lens is not None:
+            self.lens.stop()
+        elif self._watch is not None:
+            self._watch.stop()
+
+    def failed(self, error: BaseException) -> None:
+        """The check itself failed: the test goes on, unchecked, and the reason is reported."""
+        self.trouble = f"{type(error).__name__}: {error}".splitlines()[0]
+
+    def skipped(self) -> None:
+        """The test skipped itself: whatever it did so far is no claim of its."""
+        self.is_skipped = True
+        if self._ledger is not None:
+            self._ledger.take_suspects()
+            self._ledger.acknowledged = self._ledger.saves
+
+    def tear_down_early(self) -> None:
+        """Tear the test's own fixtures down, while what surrounds it is there for a second run."""
+        from pytest_inplace.session.rerun import tear_down
+
+        if self.item in self.item.session._setupstate.stack:
+            self._torn_down = tear_down(self.item)
+
+    def torn_down(self) -> BaseException | None:
+        """Tell what an early tear-down wrote; the result is what it raised. To be called in its phase."""
+        torn, self._torn_down = self._torn_down, None
+        if torn is None:
+            return None
+        torn.tell()
+        error: BaseException | None = torn.error
+        return error
+
+    # -- conclusions --------------------------------------------------------------------------------
+
+    def conclude(self, when: str, error: BaseException | None) -> list[Finding]:
+        """Judge what came up until the end of this phase; the result is what should fail the test."""
+        if self._ledger is None:
+            return []
+        from pytest_inplace.engine.guard import native
+
+        if when == "call" and error is None:
+            self._ledger.drop_unused()
+        suspects = self._suspects(error)
+        findings = self._judge(suspects, when) if suspects else []
+        findings += self._frozen(error)
+        if error is not None and "torch" in sys.modules:
+            findings += native(error)
+        findings = [f for f in findings if f.code not in self.settings.allow]
+        if not findings:
+            return []
+        self.item.ihook.pytest_inplace_modify_findings(item=self.item, findings=findings)
+        findings = [f for f in findings if f.state == "confirmed" or self.settings.latent != "ignore"]
+        self.findings += findings
+        failing = []
+        for finding in findings:
+            if finding.state == "latent" and self.settings.latent == "warn":
+                _warn(self.item, finding)
+            else:
+                failing.append(finding)
+        if failing:
+            self.failing.setdefault(when, []).extend(failing)
+        return failing
+
+    def _suspects(self, error: BaseException | None) -> list[Any]:
+        from pytest_inplace.engine.guard import InplaceError, chain, pending
+        from pytest_inplace.engine.replay import code_of
+
+        told, self.told = self.told, []
+        suspects = pending(self._ledger.take_suspects(), error, *told)
+        if error is not None or self.settings.latent == "ignore":
+            # A test that stopped half-way left graphs unused for a reason of its own.
+            suspects = [s for s in suspects if not s.latent]
+        for each in chain(error):
+            if isinstance(each, InplaceError):
+                suspects += each.suspects
+        return [s for s in suspects if code_of(s) not in self.settings.allow]
+
+    def _judge(self, suspects: Iterable[Any], when: str) -> list[Finding]:
+        from pytest_inplace.engine.replay import findings_of, unreplayed
+        from pytest_inplace.session.rerun import can_replay_now
+
+        why = self._no_replay(when)
+        if why is None and not can_replay_now(self.item):
+            why = "not replayed: what surrounds the test was already torn down"
+        if why is not None:
+            if self.lens is not None:
+                return findings_of(self.lens, suspects, why)
+            return unreplayed(suspects, why)
+        return [f for f in self._replay(suspects) if f.code != "INP206"]
+
+    def _frozen(self, error: BaseException | None) -> list[Finding]:
+        """What was declared frozen and written, unless the test has dealt with the error itself."""
+        from pytest_inplace.engine.guard import InplaceError, chain
+
+        raised = [each for each in chain(error) if isinstance(each, InplaceError)]
+        findings = [f for each in raised for f in each.findings if f.code == "INP206"]
+        if not findings:
+            return []
+        from pytest_inplace.session.rerun import can_replay_now
+
+        why = self._no_replay("call")
+        if why is None and can_replay_now(self.item):
+            again = [f for f in self._replay(()) if f.code == "INP206"]
+            if [f.tensor for f in again] == [f.tensor for f in findings]:
+                return again
+            why = "the second run of the test did not show it again"
+        return [dataclasses.replace(f, note=why) for f in findings]
+
+    def _replay(self, suspects: Iterable[Any]) -> list[Finding]:
+        from pytest_inplace.session.rerun import replay_item
+
+        self.tear_down_early()  # watched, as it would be in its own phase
+        self._pause()
+        try:
+            return replay_item(self.item, self._before, suspects)
+        finally:
+            self._resume()
+
+    def _no_replay(self, when: str) -> str | None:
+        if self.settings.replay != "never":
+            return None
+        return f"not replayed: {self.settings.replay_off_because or 'off by --inplace-replay=never'}"
+
+    def _pause(self) -> None:
+        (self.lens or self._watch).pause()
+
+    def _resume(self) -> None:
+        (self.lens or self._watch).resume()
+
+
+def _warn(item: pytest.Item, finding: Finding) -> None:
+    from pytest_inplace.reports.rendering import headline
+
+    site = finding.modified or finding.saved
+    path, line = (site.path, site.line) if site is not None else (str(item.path), 1)
+    warnings.warn_explicit(PytestInplaceWarning(headline(finding)), None, path, line)

@@ -1,0 +1,226 @@
+"""Settings: marker, then command line, then ini file, then default, resolved in one place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from pytest_inplace.reports.findings import rule_for
+
+Latent = Literal["error", "warn", "ignore"]
+Replay = Literal["auto", "never"]
+
+LATENT = ("error", "warn", "ignore")
+REPLAY = ("auto", "never")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to do for one test, or by default for all of them."""
+
+    check: bool = False
+    latent: Latent = "error"
+    replay: Replay = "auto"
+    json: Path | None = None
+    allow: frozenset[str] = frozenset()
+    reason: str | None = None
+    replay_off_because: str | None = None
+
+
+def inplace_safe(
+    *,
+    check: bool = True,
+    allow: str | list[str] | tuple[str, ...] = (),
+    reason: str | None = None,
+    latent: str | None = None,
+    replay: bool | str | None = None,
+) -> dict[str, Any]:
+    """check that no in-place operation in this test corrupts a gradient, with or without --inplace-check.
+
+    check=False leaves the test alone even under --inplace-check. allow lists rules, by code or name,
+    whose findings are accepted here, and needs a reason. latent ("error", "warn" or "ignore") and
+    replay (True, False, "auto" or "never") override the options of these names; replay=False is for
+    a test whose side effects must not happen twice.
+    """
+    return {"check": check, "allow": allow, "reason": reason, "latent": latent, "replay": replay}
+
+
+def marker_help() -> str:
+    """The marker's line for ``pytest --markers``: its signature and the docstring above."""
+    text = " ".join((inplace_safe.__doc__ or "").split())
+    return f"inplace_safe(*, check=True, allow=(), reason=None, latent=None, replay=None): {text}"
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare the command line and ini options. Every default is ``None``, so that we know who spoke."""
+    group = parser.getgroup("inplace", "in-place operations that corrupt gradients")
+    group.addoption(
+        "--inplace-check",
+        action="store_true",
+        default=None,
+        help="check every test for in-place operations that corrupt gradients (ini: inplace_check)",
+    )
+    group.addoption(
+        "--inplace-latent",
+        choices=LATENT,
+        default=None,
+        help="what to do about an overwritten saved tensor over which backward never ran: "
+        "error (default), warn or ignore (ini: inplace_latent)",
+    )
+    group.addoption(
+        "--inplace-replay",
+        choices=REPLAY,
+        default=None,
+        help="run a suspicious test a second time to name the line that wrote and the gradients: "
+        "auto (default) or never (ini: inplace_replay)",
+    )
+    group.addoption(
+        "--inplace-json",
+        metavar="FILE",
+        default=None,
+        help="write what was checked and found, one record for each test, to FILE (ini: inplace_json)",
+    )
+    parser.addini("inplace_check", "check every test (see --inplace-check)", type="bool", default=None)
+    parser.addini("inplace_latent", "error, warn or ignore (see --inplace-latent)", default=None)
+    parser.addini("inplace_replay", "auto or never (see --inplace-replay)", default=None)
+    parser.addini("inplace_json", "path of the JSON report, from rootdir (see --inplace-json)", default=None)
+
+
+def resolve(config: pytest.Config) -> Settings:
+    """The settings for the whole run.
+
+    Raises:
+        pytest.UsageError: for a value that is not allowed; it says where the value came from.
+    """
+    check = config.getoption("inplace_check")
+    if check is None:
+        check = _ini_bool(config, "inplace_check")
+    latent = config.getoption("inplace_latent") or _ini_choice(config, "inplace_latent", LATENT)
+    replay = config.getoption("inplace_replay") or _ini_choice(config, "inplace_replay", REPLAY)
+    settings = Settings(
+        check=bool(check), latent=latent or "error", replay=replay or "auto", json=_json(config)
+    )
+    if settings.replay == "auto" and (config.getoption("usepdb", False) or config.getoption("trace", False)):
+        return dataclasses.replace(settings, replay="never", replay_off_because="off under the debugger")
+    return settings
+
+
+def _source(config: pytest.Config, key: str) -> str:
+    override = any(str(o).partition("=")[0] == key for o in config.getoption("override_ini", None) or ())
+    return f"-o {key}" if override else f"{key} in {config.inipath or 'the ini file'}"
+
+
+def _ini_bool(config: pytest.Config, key: str) -> bool:
+    try:
+        return bool(config.getini(key))
+    except (ValueError, pytest.UsageError) as error:  # pytest's own words name neither the key nor the file
+        raise pytest.UsageError(f"{_source(config, key)}: {error}") from None
+
+
+def _ini_choice(config: pytest.Config, key: str, choices: tuple[str, ...]) -> Any:
+    value = config.getini(key)
+    if value in (None, ""):
+        return None
+    if value not in choices:
+        raise pytest.UsageError(f"{_source(config, key)}: {value!r} is not one of {', '.join(choices)}")
+    return value
+
+
+def _json(config: pytest.Config) -> Path | None:
+    option, ini = config.getoption("inplace_json"), config.getini("inplace_json")
+    if not option and not ini:
+        return None
+    path = Path(config.invocation_params.dir, option) if option else Path(config.rootpath, ini)
+    source = "--inplace-json" if option else _source(config, "inplace_json")
+    if hasattr(config, "workerinput"):
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise pytest.UsageError(f"{source}: cannot write {path}: {error.strerror or error}") from None
+    return path
+
+
+def for_item(item: pytest.Item, settings: Settings) -> Settings:
+    """The settings for one test: those of the run, overridden by its markers, the closest first.
+
+    Raises:
+        pytest.UsageError: for a marker with arguments that it does not take.
+    """
+    for marker in reversed(list(item.iter_markers("inplace_safe"))):
+        settings = _with_marker(item, marker, settings)
+    if "inplace" in getattr(item, "fixturenames", ()) and item.get_closest_marker("inplace_safe") is None:
+        settings = dataclasses.replace(settings, check=True)
+    return settings
+
+
+def _with_marker(item: pytest.Item, marker: pytest.Mark, settings: Settings) -> Settings:
+    def wrong(problem: str) -> pytest.UsageError:
+        return pytest.UsageError(f"{item.nodeid}: @pytest.mark.inplace_safe: {problem}")
+
+    try:
+        given = inplace_safe(*marker.args, **marker.kwargs)
+    except TypeError as error:
+        known = "it takes check, allow, reason, latent and replay, by keyword"
+        raise wrong(f"{str(error).removeprefix('inplace_safe() ')}; {known}") from None
+    changes: dict[str, Any] = {
+        "check": _checked(given["check"], lambda v: isinstance(v, bool), "check", wrong)
+    }
+    allow = (given["allow"],) if isinstance(given["allow"], str) else given["allow"]
+    if not isinstance(allow, list | tuple | set | frozenset):
+        raise wrong(f"allow={allow!r} is not a list of rules")
+    if allow:
+        try:
+            changes["allow"] = settings.allow | {rule_for(key).code for key in allow}
+        except KeyError as error:
+            raise wrong(error.args[0]) from None
+        if not isinstance(given["reason"], str) or not given["reason"].strip():
+            raise wrong("allow needs a reason=..., a text that says why")
+    if given["reason"] is not None:
+        changes["reason"] = given["reason"]
+    if given["latent"] is not None:
+        changes["latent"] = _checked(given["latent"], lambda v: v in LATENT, "latent", wrong, LATENT)
+    replay = given["replay"]
+    if replay is not None:
+        replay = {True: "auto", False: "never"}.get(replay, replay) if isinstance(replay, bool) else replay
+        replay = _checked(replay, lambda v: v in REPLAY, "replay", wrong, ("True", "False", *REPLAY))
+        if replay == "never":
+            changes.update(replay="never", replay_off_because="off by inplace_safe(replay=False)")
+        elif settings.replay_off_because != "off under the debugger":
+            changes.update(replay="auto", replay_off_because=None)
+    return dataclasses.replace(settings, **changes)
+
+
+def _checked(
+    value: Any,
+    fits: Callable[[Any], bool],
+    name: str,
+    wrong: Callable[[str], pytest.UsageError],
+    choices: tuple[str, ...] = ("True", "False"),
+) -> Any:
+    try:
+        if fits(value):
+            return value
+    except TypeError:
+        pass
+    raise wrong(f"{name}={value!r} is not one of {', '.join(choices)}")
+
+
+def header(settings: Settings) -> str:
+    """The effective settings, for the header of the run."""
+    check = "on" if settings.check else "marked tests"
+    because = f" ({settings.replay_off_because})" if settings.replay_off_because else ""
+    text = f"inplace: check={check}, latent={settings.latent}, replay={settings.replay}{because}"
+    return f"{text}, json={settings.json}" if settings.json is not None else text
+
+
+def active(settings: Settings) -> bool:
+    """Whether anything was asked for beyond what markers ask for."""
+    return settings.check or settings.json is not None

@@ -1,0 +1,216 @@
+"""Findings in pytest's own terms: the failure, the record of a test, the summary, the JSON file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from _pytest._code.code import ExceptionChainRepr, ReprEntry, ReprFileLocation, ReprTraceback
+
+from pytest_inplace import __version__
+from pytest_inplace.reports.findings import Coverage, Finding, OtherTensor, Site, from_json, to_json
+from pytest_inplace.reports.rendering import excerpt, facts, headline, places, report
+
+Style = Literal["long", "short", "line", "no", "native", "value", "auto"]
+
+
+def relative(finding: Finding, rootpath: Path) -> Finding:
+    """The finding with paths relative to ``rootpath`` where they lie below it."""
+
+    def shorten(site: Site | None) -> Site | None:
+        if site is None:
+            return None
+        try:
+            path = os.path.relpath(os.path.realpath(site.path), os.path.realpath(rootpath))
+        except ValueError:  # another drive
+            return site
+        return (
+            site
+            if path.startswith("..") or site.path.startswith("<")
+            else dataclasses.replace(site, path=path)
+        )
+
+    also = tuple(OtherTensor(o.tensor, shorten(o.saved)) for o in finding.also)
+    return dataclasses.replace(
+        finding,
+        saved=shorten(finding.saved),
+        modified=shorten(finding.modified),
+        used=shorten(finding.used),
+        also=also,
+    )
+
+
+def closing(finding: Finding, nodeid: str) -> list[str]:
+    """How to allow the finding and how to see it again."""
+    silent = finding.code in ("INP102", "INP103") and finding.raised is None
+    return [
+        f'to allow it: @pytest.mark.inplace_safe(allow=["{finding.code}"], reason="...")'
+        + (', or `with inplace.allow(reason="..."):` around the write' if silent else ""),
+        f"to see it again: pytest '{nodeid}' --inplace-check",
+    ]
+
+
+def representation(findings: list[Finding], nodeid: str, style: Style) -> Any:
+    """Findings as pytest shows a failure: an entry for each place, with the facts as error lines."""
+    if style == "native":
+        return "\n\n".join("\n".join([report(f), *closing(f, nodeid)]) for f in findings)
+    chain = []
+    # The first finding comes last, where pytest reads the location of the failure.
+    for finding in [*findings[1:], findings[0]]:
+        if style == "line":
+            entries = [ReprEntry(["E   " + headline(finding)], None, None, None, "value")]
+        else:
+            entries = _entries(finding, nodeid, "short" if style == "short" else "long")
+        following = None if finding is findings[0] else "Another finding in the same test:"
+        chain.append((ReprTraceback(entries, None, "short" if style == "short" else "long"),
+                      _crash(finding, nodeid), following))  # fmt: skip
+    return ExceptionChainRepr(chain)
+
+
+def _crash(finding: Finding, nodeid: str) -> ReprFileLocation:
+    site = finding.modified or finding.used or finding.saved
+    path, line = (site.path, site.line) if site is not None else (nodeid.partition("::")[0], 1)
+    return ReprFileLocation(path, line, headline(finding))
+
+
+def _entries(finding: Finding, nodeid: str, style: Literal["long", "short"]) -> list[ReprEntry]:
+    errors = ["E   " + line for line in (headline(finding), *facts(finding), *closing(finding, nodeid))]
+    found = places(finding)
+    entries = []
+    for i, (verb, site) in enumerate(found):
+        lines = excerpt(site, ">   " if style == "long" else "    ")
+        if i + 1 == len(found):
+            lines += errors
+        location = f"{verb}, in {site.function}" if style == "long" else f"in {site.function} ({verb})"
+        entries.append(ReprEntry(lines, None, None, ReprFileLocation(site.path, site.line, location), style))
+    if not entries:
+        path = nodeid.partition("::")[0]
+        entries.append(ReprEntry(errors, None, None, ReprFileLocation(path, 1, headline(finding)), style))
+    return entries
+
+
+def attach(longrepr: Any, findings: list[Finding], nodeid: str) -> Any:
+    """Put the explanation below a failure that PyTorch or the test itself raised."""
+    text = "\n\n".join("\n".join([report(f), *closing(f, nodeid)]) for f in findings)
+    if hasattr(longrepr, "addsection"):
+        longrepr.addsection(f"inplace: {', '.join(dict.fromkeys(f.code for f in findings))}", text)
+        return longrepr
+    if isinstance(longrepr, str):
+        return f"{longrepr}\n\n{text}"
+    return longrepr
+
+
+def record(nodeid: str, findings: list[Finding], coverage: Coverage, trouble: str | None) -> dict[str, Any]:
+    """One test as the JSON contract has it."""
+    verdict = "finding" if findings else "unchecked" if trouble else "clean"
+    return {
+        "nodeid": nodeid,
+        "verdict": verdict,
+        "coverage": {
+            "saved": coverage.saved,
+            "content_checked": coverage.content_checked,
+            "version_only": coverage.version_only,
+            "not_checked": dict(sorted(coverage.reasons.items())),
+        },
+        "reason": trouble,
+        "findings": [to_json(f) for f in findings],
+    }
+
+
+class Collected:
+    """The records of the whole run, in the main process; with a test run twice, the last one counts."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, dict[str, Any]] = {}
+        self.problem: str | None = None
+
+    def add(self, record: dict[str, Any]) -> None:
+        self.records.pop(record["nodeid"], None)
+        self.records[record["nodeid"]] = record
+
+    def write_json(self, path: Path) -> None:
+        """Write the JSON report, through a temporary file so that a reader never sees half of it."""
+        document = {
+            "schema": 1,
+            "torch": _torch_version(),
+            "pytest_inplace": __version__,
+            "tests": [self.records[nodeid] for nodeid in sorted(self.records)],
+        }
+        path = path.resolve()  # a link stays one
+        if not path.is_file():  # a device, as /dev/stdout
+            path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            return
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        temporary.replace(path)
+
+    def summary(self) -> list[str]:
+        """The end of the run: how much was checked, what was found, what could not be checked."""
+        if not self.records:
+            return [self.problem] if self.problem else []
+        records = list(self.records.values())
+        coverage = Coverage()
+        for each in records:
+            c = each["coverage"]
+            coverage.add(
+                Coverage(c["saved"], c["content_checked"], c["version_only"], dict(c["not_checked"]))
+            )
+        unchecked = [r for r in records if r["verdict"] == "unchecked"]
+        lines = [
+            f"{_count(len(records) - len(unchecked), 'test')} checked, "
+            f"{_count(coverage.saved, 'saved tensor')}: {coverage.content_checked} by content, "
+            f"{coverage.version_only} by version only"
+        ]
+        lines += self._grouped(records)
+        if self.problem:
+            lines.append(self.problem)
+        for each in unchecked:
+            lines.append(f"not checked: {each['nodeid']}: {each['reason']}")
+        for reason, count in sorted(coverage.reasons.items()):
+            lines.append(f"not checked: {reason} ({count}x)")
+        return lines
+
+    def _grouped(self, records: list[dict[str, Any]]) -> list[str]:
+        """One line for each line of code that wrote: one bug that fails many tests is one entry."""
+        groups: dict[tuple[object, ...], list[tuple[str, Finding]]] = {}
+        for each in records:
+            for data in each["findings"]:
+                finding = from_json(data)
+                site = finding.modified or finding.saved or finding.used
+                key = (finding.code, finding.state, site and (site.path, site.line))
+                groups.setdefault(key, []).append((each["nodeid"], finding))
+        worst_first = sorted(groups.values(), key=lambda g: -max(f.relative_error or 0 for _, f in g))
+        lines = []
+        for group in worst_first:
+            finding = max(group, key=lambda entry: entry[1].relative_error or 0)[1]
+            site = finding.modified or finding.saved or finding.used
+            where = f"{site.path}:{site.line}: " if site is not None else ""
+            tests = f" [{len(group)} tests]" if len(group) > 1 else ""
+            lines.append(f"{where}{headline(finding)}{tests}")
+        return lines
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _torch_version() -> str | None:
+    import sys
+    from importlib import metadata
+
+    module = sys.modules.get("torch")
+    if module is not None:
+        return str(module.__version__).partition("+")[0]
+    try:
+        return metadata.version("torch").partition("+")[0]
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def attach_record(target: pytest.TestReport, data: dict[str, Any]) -> None:
+    """Let the record travel with the report, also from an xdist worker to the main process."""
+    target.inplace = data  # type: ignore[attr-defined]
