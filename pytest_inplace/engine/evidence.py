@@ -54,6 +54,8 @@ class Entry(Evidence):
     version: int = field(kw_only=True)
     node: int = field(kw_only=True)
     written_at: int | None = None
+    relaid: bool = False
+    """Whether the same values came to lie in another layout of memory, which a digest takes for a change."""
 
 
 @dataclass

@@ -210,7 +210,9 @@ class Microscope:
                 entry.values = values.difference(entry.copy, tensor)
             elif entry.values is None or tensor._version != record.version:
                 entry.values = ValueDiff(0, tensor.numel(), 0.0)
-        return not same or tensor._version != record.version
+        moved = tensor._version != record.version
+        entry.relaid = same and not moved and values.digest(tensor) != entry.digest
+        return not same or moved
 
     def _dropped(self, record: Record) -> None:
         entry = self.entries.get(record.ordinal)
@@ -286,9 +288,7 @@ class Microscope:
         if entry is None or entry.values is None or not _same_place(entry.where, suspect.where):
             return None
         moved = entry.version_now is not None and entry.version_now != entry.version
-        if not entry.values.changed and not moved:
-            return None
-        return entry
+        return entry if entry.values.changed or moved or entry.relaid else None
 
     # -- questions that a test asks while it runs -------------------------------------------------------
 

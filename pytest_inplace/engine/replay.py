@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pytest_inplace.engine.evidence import Case, Evidence
+from pytest_inplace.engine.evidence import Case, Entry, Evidence
 from pytest_inplace.engine.ledger import Suspect
 from pytest_inplace.engine.microscope import Microscope
 from pytest_inplace.reports import call_sites, fixes
@@ -91,6 +91,8 @@ def judged(suspect: Suspect, entry: Evidence | None, why: str | None = None) -> 
     if entry is None:
         return None if suspect.needs_extension else from_sentinel(suspect, NOT_REPRODUCED)
     if suspect.needs_extension and not entry.extended:
+        return None
+    if isinstance(entry, Entry) and entry.relaid:
         return None
     raised = suspect.error is not None
     if not suspect.latent and not raised and not _differs(entry):
