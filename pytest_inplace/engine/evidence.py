@@ -41,6 +41,9 @@ class Evidence:
 
     @property
     def modified(self) -> Capture | None:
+        """The line that wrote. A BatchNorm writes its statistics where it saves them, which does no harm."""
+        if self.version_writer is not None and self.writer == self.where:
+            return self.version_writer
         return self.writer or self.version_writer
 
 

@@ -204,6 +204,20 @@ def requires_grad_leaf(tensor: torch.Tensor) -> bool:
     return base is not None and base.grad_fn is None and base.requires_grad
 
 
+def is_intermediate(record: Record) -> bool:
+    """Whether the tensor was computed from something that requires grad, or is a view of such a one."""
+    return record.kind == OUTPUT or _base(record.tensor).grad_fn is not None
+
+
+def is_statistic(record: Record) -> bool:
+    """Whether it is a tensor of the kind that BatchNorm updates behind the version counter."""
+    return not is_intermediate(record) and not _base(record.tensor).requires_grad
+
+
+def _base(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor._base is None else tensor._base
+
+
 def latent_suspect(record: Record) -> Suspect | None:
     """The suspect for a record that no backward pass used, or ``None`` if its tensor is what was saved.
 
@@ -220,13 +234,11 @@ def latent_suspect(record: Record) -> Suspect | None:
         if not changed or torch._C._current_graph_task_id() != -1:
             # Freed by a backward pass that ran and did not need it.
             return None
-        base = tensor if tensor._base is None else tensor._base
-        intermediate = record.kind == OUTPUT or base.grad_fn is not None
-        if not intermediate and not moved and not base.requires_grad:
-            return None  # statistics that a layer updates behind the version counter, as BatchNorm does
+        if not moved and is_statistic(record):
+            return None
         suspect = describe(record, None, None)
     suspect.latent = True
-    suspect.needs_extension = not intermediate
+    suspect.needs_extension = not is_intermediate(record)
     return suspect
 
 

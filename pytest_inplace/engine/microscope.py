@@ -13,7 +13,7 @@ from pytest_inplace.engine import names, values
 from pytest_inplace.engine.evidence import Entry, Evidence, Group, Rebound, Watched
 from pytest_inplace.engine.extensions import Extensions
 from pytest_inplace.engine.gradients import BackwardCall, Judge, Substitutes
-from pytest_inplace.engine.ledger import Ledger, Record, Suspect, latent_suspect
+from pytest_inplace.engine.ledger import Ledger, Record, Suspect, is_statistic, latent_suspect
 from pytest_inplace.engine.outside import Outside
 from pytest_inplace.engine.quiet import quiet
 from pytest_inplace.engine.rng import RandomStates
@@ -186,7 +186,8 @@ class Microscope:
             entry.writer = where
         if entry.name is None:
             entry.name = names.tensor_name(record.tensor, frame, entry.where and entry.where[0])
-        self._extensions.written(entry)
+        if version != entry.version or not is_statistic(record):
+            self._extensions.written(entry)
 
     # -- using and judging ----------------------------------------------------------------------------
 
