@@ -1,0 +1,1 @@
+"""A stand-in accelerator for machines that have none, into which faults can be put."""
