@@ -9,6 +9,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pytest_inplace.engine import names, values
+from pytest_inplace.engine.held import unambiguous
+from pytest_inplace.engine.reach import Named, is_alias
 from pytest_inplace.engine.references import TensorRef
 from pytest_inplace.reports.call_sites import Capture
 from pytest_inplace.reports.findings import GradientError, TensorInfo, ValueDiff
@@ -77,6 +79,8 @@ class Watched:
     by_version: bool = False
     nameless: bool = False
     writer: Capture | None = None
+    alias: torch.Tensor | None = None
+    """Our own look at the memory of an array, which nobody else keeps."""
 
     @classmethod
     def of(cls, name: str, tensor: torch.Tensor, by_version: bool = False) -> Watched:
@@ -88,6 +92,7 @@ class Watched:
             tensor._version,
             values.digest(tensor),
             by_version,
+            alias=tensor if is_alias(tensor) else None,
         )
 
     def look(self, where: Capture | None, frame: FrameType | None) -> None:
@@ -112,7 +117,11 @@ class Watched:
         if tensor is None:
             return None
         return TensorInfo(
-            self.name, tuple(tensor.shape), values.dtype_name(tensor), str(tensor.device), tensor.is_leaf
+            self.name,
+            tuple(tensor.shape),
+            values.dtype_name(tensor),
+            str(tensor.device),
+            values.is_leaf(tensor),
         )
 
 
@@ -137,7 +146,7 @@ class Case(Evidence):
     """A suspect outside autograd's saves: on a ctx, in a user's hooks or checkpoint, a gradient, an input."""
 
     kind: str = field(kw_only=True)
-    watched: list[Watched] = field(kw_only=True, default_factory=list)
+    watched: list[Watched | Rebound] = field(kw_only=True, default_factory=list)
     original: torch.Tensor | None = None
     alias: torch.Tensor | None = None
     alive: weakref.ref[Any] | None = None
@@ -148,25 +157,32 @@ class Case(Evidence):
     note: str | None = None
     seen: bool = False
 
-    def first_changed(self) -> Watched | None:
+    def first_changed(self) -> Watched | Rebound | None:
         return next((w for w in self.watched if w.changed()), None)
 
 
+def _is_the_same(was: torch.Tensor | None, tensor: torch.Tensor) -> bool:
+    """Whether it is the same tensor, or another look at the same array."""
+    if was is None or was is tensor or not is_alias(tensor):
+        return was is tensor
+    return was.shape == tensor.shape and was.data_ptr() == tensor.data_ptr()
+
+
 class Rebound:
-    """What a checkpointed function was given, by the way it is reached: is another tensor there now?
+    """What a ctx keeps or a checkpointed function was given, by its way there: is another tensor there?
 
     Answers as a :class:`Watched` tensor does.
     """
 
-    def __init__(self, reach: Callable[[], list[tuple[str, torch.Tensor]]], watched: list[Watched]) -> None:
+    def __init__(self, reach: Callable[[], list[Named]], watched: list[Watched]) -> None:
         self._reach = reach
-        self._were = {item.name: item for item in watched}
+        self._were = unambiguous((item.name, item) for item in watched)
         self.writer: Capture | None = None
 
     def _found(self) -> tuple[str, Watched, torch.Tensor] | None:
-        for name, tensor in self._reach():
+        for name, tensor in unambiguous(self._reach()).items():
             was = self._were.get(name)
-            if was is not None and was.ref() is not tensor:
+            if was is not None and not _is_the_same(was.ref(), tensor):
                 return name, was, tensor
         return None
 
@@ -197,7 +213,7 @@ class Rebound:
             return None
         name, _, tensor = found
         return TensorInfo(
-            name, tuple(tensor.shape), values.dtype_name(tensor), str(tensor.device), tensor.is_leaf
+            name, tuple(tensor.shape), values.dtype_name(tensor), str(tensor.device), values.is_leaf(tensor)
         )
 
 

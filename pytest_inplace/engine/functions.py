@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,9 @@ from pytest_inplace.engine.gradient_hooks import (
     state,
     suspect_of,
 )
-from pytest_inplace.engine.held import Held, tensors_in
+from pytest_inplace.engine.held import Held
 from pytest_inplace.engine.ledger import Ledger
+from pytest_inplace.engine.reach import Named, tensors_in
 from pytest_inplace.reports import call_sites
 
 if TYPE_CHECKING:
@@ -97,14 +99,41 @@ def _after_forward(
     ctx = next((o.grad_fn for o in outputs if type(o.grad_fn) is cls._backward_cls), None)
     if ctx is None:
         return
-    kept = {k: v for k, v in vars(ctx).items() if k not in _NOT_KEPT}
-    found = tensors_in(kept, "ctx")
+    found = _kept_by(ctx, cls)
     if found:
         kind = "recompute" if cls.__name__ == "CheckpointFunction" else "ctx"
-        named = [(_attribute_name(name), tensor) for name, tensor in found]
-        held = Held(kind, cls.__name__, ledger, where, named)
         number = id(ctx)
-        _by_ctx[number] = (weakref.ref(ctx, lambda _: _by_ctx.pop(number, None)), held)
+        ref = weakref.ref(ctx, lambda _: _by_ctx.pop(number, None))
+        held = Held(kind, cls.__name__, ledger, where, found, functools.partial(_kept_now, ref, cls))
+        _by_ctx[number] = (ref, held)
+
+
+def _kept_by(ctx: Any, cls: Any) -> list[Named]:
+    """The tensors on a ctx, and those that its Function's forward and backward both read from elsewhere."""
+    kept = {k: v for k, v in vars(ctx).items() if k not in _NOT_KEPT}
+    found = [(_attribute_name(name), tensor) for name, tensor in tensors_in(kept, "ctx")]
+    seen = {id(tensor) for _, tensor in found}
+    forward = {id(tensor) for _, tensor in _read_by(cls, "forward")}
+    return found + [
+        (name, tensor)
+        for name, tensor in _read_by(cls, "backward")
+        if id(tensor) in forward and id(tensor) not in seen
+    ]
+
+
+def _kept_now(ref: weakref.ref[Any], cls: Any) -> list[Named]:
+    ctx = ref()
+    return [] if ctx is None else _kept_by(ctx, cls)
+
+
+def _read_by(cls: Any, method: str) -> list[Named]:
+    """The tensors that a method of a Function reads from its closure, from globals and from the class."""
+    function = inspect.unwrap(getattr(cls, method))
+    code = getattr(function, "__code__", None)
+    if code is None or call_sites.is_library(code):
+        return []
+    own = {k: v for k, v in vars(cls).items() if k in code.co_names and not callable(v)}
+    return tensors_in([function, own], cls.__name__)
 
 
 def _attribute_name(name: str) -> str:
@@ -121,9 +150,10 @@ def _held_by(ctx: Any) -> Held | None:
 
 
 def _report_held(ledger: Ledger, held: Held) -> None:
-    for item in held.changed():
-        tensor = item.ref()
-        if tensor is None or held.ledger is not ledger or held.key in ledger.suspects:
+    changed = held.changed() if held.ledger is ledger else []
+    held.reach = None  # what backward itself puts on its ctx is no exchange
+    for item, tensor in changed:
+        if held.key in ledger.suspects:
             continue
         suspect = suspect_of(held.kind, held.key, tensor, held.where, item.version)
         suspect.used = call_sites.capture(sys._getframe(2))

@@ -42,7 +42,7 @@ def suspect_of(kind: str, key: Any, tensor: torch.Tensor, where: Any, version: i
         where,
         None,
         None,
-        tensor.is_leaf and tensor.requires_grad,
+        values.is_leaf(tensor) and tensor.requires_grad,
         tuple(tensor.shape),
         values.dtype_name(tensor),
         str(tensor.device),

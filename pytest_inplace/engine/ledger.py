@@ -198,10 +198,12 @@ class Ledger:
 
 def requires_grad_leaf(tensor: torch.Tensor) -> bool:
     """Whether ``tensor`` is a leaf that requires grad or shares memory, as a view, with one."""
+    base = tensor._base
+    if base is not None and base.grad_fn is not None:
+        return False
     if tensor.grad_fn is None:
         return tensor.requires_grad
-    base = tensor._base
-    return base is not None and base.grad_fn is None and base.requires_grad
+    return base is not None and base.requires_grad
 
 
 def is_intermediate(record: Record) -> bool:

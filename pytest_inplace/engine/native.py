@@ -26,7 +26,7 @@ def explain(error: BaseException) -> Finding | None:
     info = TensorInfo(name, (), "unknown")
     if tensor is not None:
         info = TensorInfo(
-            name, tuple(tensor.shape), values.dtype_name(tensor), str(tensor.device), tensor.is_leaf
+            name, tuple(tensor.shape), values.dtype_name(tensor), str(tensor.device), values.is_leaf(tensor)
         )
     return Finding(
         code=code,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pytest_inplace.engine import names, values
 from pytest_inplace.engine.evidence import Case, Evidence, Rebound, Region, Watched
 from pytest_inplace.engine.gradients import BackwardCall, Substitutes
-from pytest_inplace.engine.held import Held, contents, tensors_in
+from pytest_inplace.engine.held import Held, contents
 from pytest_inplace.engine.ledger import Suspect
 from pytest_inplace.engine.quiet import quiet
+from pytest_inplace.engine.reach import Named, tensors_in
 from pytest_inplace.reports import call_sites
 from pytest_inplace.reports.findings import ValueDiff
 
@@ -45,13 +46,23 @@ class Outside:
     def _any(self, kind: str) -> bool:
         return self._keys is None or any(isinstance(key, tuple) and key[0] == kind for key in self._keys)
 
-    def _watch(self, named: Iterable[tuple[str, torch.Tensor]], nameless: bool = False) -> list[Watched]:
+    def _watch(self, named: Iterable[Named], nameless: bool = False) -> list[Watched]:
         with quiet():
             watched = [Watched.of(name, tensor) for name, tensor in named]
         for item in watched:
             item.nameless = nameless
         self._scope.watched += watched
         return watched
+
+    def _watch_exchange(
+        self, reach: Callable[[], list[Named]], watched: list[Watched]
+    ) -> list[Watched | Rebound]:
+        """Watch also whether another tensor comes to be where one of these was reached."""
+        if len(watched) > MAX_REBOUND:
+            return [*watched]
+        rebound = Rebound(reach, watched)
+        self._scope.watched.append(rebound)
+        return [*watched, rebound]
 
     def _forget(self, watched: list[Watched]) -> None:
         gone = set(map(id, watched))
@@ -65,7 +76,10 @@ class Outside:
             found = [(item.name, tensor) for item in held.tensors if (tensor := item.ref()) is not None]
             # A ctx attribute has its name; what a checkpoint's function holds is the user's variable.
             watched = self._watch(found, nameless=held.kind == "recompute")
-            self._cases[held.key] = Case(kind=held.kind, watched=watched, alive=weakref.ref(held))
+            everything: list[Watched | Rebound] = [*watched]
+            if held.reach is not None:
+                everything = self._watch_exchange(held.reach, watched)
+            self._cases[held.key] = Case(kind=held.kind, watched=everything, alive=weakref.ref(held))
 
     def parked(self, parked: Any, tensor: torch.Tensor) -> None:
         """A user's hooks, or a checkpoint, took a tensor that autograd wanted saved."""
@@ -79,27 +93,23 @@ class Outside:
             case.region = self._region
         elif parked.held is not None:
             found = [(item.name, kept) for item in parked.held.tensors if (kept := item.ref()) is not None]
-            case.watched = self._watch(found, nameless=True)
+            case.watched = [*self._watch(found, nameless=True)]
         else:
             # Kept out of our sight; an alias of our own shows whether that is still the saved memory.
             with quiet():
                 case.alias = tensor.detach()
-            case.watched = self._watch([("a tensor", case.alias)], nameless=True)
+            case.watched = [*self._watch([("a tensor", case.alias)], nameless=True)]
         self._cases[parked.key] = case
 
     def checkpoint_begins(self, given: dict[str, Any]) -> None:
         """A checkpoint is about to run its function for the first time."""
         if self._any("parked") and not self._scope.on_trial:
 
-            def reach() -> list[tuple[str, torch.Tensor]]:
+            def reach() -> list[Named]:
                 parts = {"fn": None, "args": (), "kwargs": {}, **given}
                 return [found for name in ("fn", "args", "kwargs") for found in tensors_in(parts[name], name)]
 
-            watched: list[Watched | Rebound] = [*self._watch(reach(), nameless=True)]
-            if len(watched) <= MAX_REBOUND:
-                rebound = Rebound(reach, [item for item in watched if isinstance(item, Watched)])
-                self._scope.watched.append(rebound)
-                watched.append(rebound)
+            watched = self._watch_exchange(reach, self._watch(reach(), nameless=True))
             self._region = Region(watched, bool(given.get("preserve_rng_state", True)))
 
     # -- a Function's forward ---------------------------------------------------------------------------
@@ -224,7 +234,7 @@ class Outside:
                 case.values = values.difference(case.original, tensor)
 
     def _cause(self, case: Case) -> Watched | Rebound | None:
-        candidates: Sequence[Watched | Rebound] = case.watched if case.region is None else case.region.watched
+        candidates = case.watched if case.region is None else case.region.watched
         return next((w for w in candidates if w.changed()), None)
 
     def _blame(self, case: Case, cause: Watched | Rebound) -> None:
@@ -272,14 +282,20 @@ class Outside:
                 if cause is not None and case.tensor is None:
                     self._blame(case, cause)
             else:
-                right[key] = [(t, w.copy) for w in case.watched if w.changed() and (t := w.ref()) is not None]
+                right[key] = [
+                    (t, w.copy)
+                    for w in case.watched
+                    if w.changed() and (t := w.ref()) is not None and w.copy is not None
+                ]
                 cause = case.first_changed()
                 if cause is not None:
                     self._blame(case, cause)
                     case.seen = True
             if reentrant and case.kind == "recompute" and call.accumulating is not None:
                 held = [w.ref() for w in case.watched]
-                call.accumulating += [t for t in held if t is not None and t.is_leaf and t.requires_grad]
+                call.accumulating += [
+                    t for t in held if t is not None and values.is_leaf(t) and t.requires_grad
+                ]
             now[key] = None
             group = ("region", id(case.region)) if case.region is not None else key
             groups.setdefault(group, []).append(key)

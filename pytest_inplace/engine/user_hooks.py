@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pytest_inplace.engine import values
-from pytest_inplace.engine.held import Held, tensors_in
+from pytest_inplace.engine.held import Held
 from pytest_inplace.engine.ledger import Ledger, Record, Suspect
+from pytest_inplace.engine.reach import tensors_in
 from pytest_inplace.reports import call_sites
 
 if TYPE_CHECKING:

@@ -66,6 +66,16 @@ def plain_types() -> frozenset[type]:
     return frozenset({torch.Tensor, torch.nn.Parameter})
 
 
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """Whether it is a leaf of the graph, for any tensor.
+
+    A view that was made without gradients must not be asked once its base was written with them: PyTorch
+    answers with an error then.
+    """
+    base = tensor._base
+    return (base is None or base.grad_fn is None) and tensor.grad_fn is None
+
+
 def digest(tensor: torch.Tensor) -> int | None:
     """A 64-bit digest of the elements of ``tensor`` (any dtype and strides), or ``None`` if unreadable.
 

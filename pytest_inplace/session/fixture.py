@@ -194,7 +194,11 @@ def _frozen_finding(item: Any) -> Finding:
         code="INP206",
         state="confirmed",
         tensor=TensorInfo(
-            item.name, tuple(tensor.shape), values.dtype_name(tensor), str(tensor.device), tensor.is_leaf
+            item.name,
+            tuple(tensor.shape),
+            values.dtype_name(tensor),
+            str(tensor.device),
+            values.is_leaf(tensor),
         ),
         modified=modified,
         modified_exact=modified is not None,

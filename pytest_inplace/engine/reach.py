@@ -1,0 +1,182 @@
+"""The tensors that can be reached from a value: through containers, objects, closures, arrays and storages.
+
+Nothing of the user's is called on the way: where an object has neither items nor attributes to read past
+its own access, the garbage collector tells what it refers to.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import gc
+import logging
+import sys
+import types
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pytest_inplace.engine import values
+from pytest_inplace.engine.quiet import quiet
+from pytest_inplace.reports import call_sites
+
+if TYPE_CHECKING:
+    import torch
+
+_MAX_DEPTH = 8
+_MAX_TENSORS = 2000
+_MAX_VISITS = 5000
+_OF_MEMORY = "_inplace_of_memory"
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+_OPAQUE = (
+    str, bytes, int, float, complex, type, types.ModuleType, types.CodeType, types.FrameType,
+    types.TracebackType, logging.Logger, BaseException,
+)  # fmt: skip
+
+Named = tuple[str, "torch.Tensor"]
+
+
+def tensors_in(value: Any, name: str) -> list[Named]:
+    """The tensors reachable from ``value``, which is called ``name``, each with the way to it."""
+    found: list[Named] = []
+    for each in _Walk().over(value, name, 0):
+        found.append(each)
+        if len(found) >= _MAX_TENSORS:
+            break
+    return found
+
+
+def is_alias(tensor: torch.Tensor) -> bool:
+    """Whether it was made here to look at an array or a storage, so that nobody else keeps it."""
+    return hasattr(tensor, _OF_MEMORY)
+
+
+class _Walk:
+    """One walk: what it has seen, so that cycles end, and how much, so that it ends soon."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self._visits = 0
+
+    def over(self, value: Any, name: str, depth: int) -> Iterator[Named]:
+        import torch
+
+        if value is None or isinstance(value, _OPAQUE) or id(value) in self._seen:
+            return
+        self._visits += 1
+        if depth > _MAX_DEPTH or self._visits > _MAX_VISITS:
+            return
+        self._seen.add(id(value))
+        if isinstance(value, torch.Tensor):
+            if type(value) in values.plain_types():
+                yield name, value
+        elif isinstance(value, torch.nn.Module):
+            yield from self._module(value, name)
+        elif (alias := _memory_of(value)) is not None:
+            yield name, alias
+        elif not isinstance(value, torch.autograd.graph.Node):
+            for part_name, part in self._parts(value, name):
+                yield from self.over(part, part_name, depth + 1)
+
+    def _parts(self, value: Any, name: str) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, types.FunctionType):
+            yield from _function(value, name)
+            return
+        if isinstance(value, types.MethodType | types.BuiltinMethodType | types.MethodWrapperType):
+            yield name, value.__self__
+            yield name, getattr(value, "__func__", None)
+            return
+        if isinstance(value, functools.partial):
+            yield from ((name, part) for part in (value.func, value.args, value.keywords))
+            return
+        if isinstance(value, weakref.ref):
+            yield name, value()
+            return
+        if isinstance(value, memoryview):
+            yield name, value.obj
+            return
+        if isinstance(value, dict):
+            yield from ((f"{name}[{key!r}]", item) for key, item in list(dict.items(value)))
+        elif isinstance(value, list | tuple | collections.deque):
+            yield from ((f"{name}[{i}]", item) for i, item in enumerate(list(type_of(value).__iter__(value))))
+        yield from _attributes(value, name)
+        yield from ((name, part) for part in gc.get_referents(value))
+
+    def _module(self, module: torch.nn.Module, name: str) -> Iterator[Named]:
+        """Parameters, buffers and plain attributes, not the statistics that a layer updates as it runs."""
+        import torch
+
+        for path, each in module.named_modules():
+            prefix = f"{name}.{path}" if path else name
+            own = [*each._parameters.items(), *each._buffers.items()]
+            own += [(k, v) for k, v in vars(each).items() if isinstance(v, torch.Tensor)]
+            for key, tensor in own:
+                if tensor is None or id(tensor) in self._seen or (key in _STATISTICS and each.training):
+                    continue
+                self._seen.add(id(tensor))
+                if type(tensor) in values.plain_types():
+                    yield f"{prefix}.{key}", tensor
+
+
+def type_of(value: Any) -> Any:
+    """The built-in container class that ``value`` is of, whose own iteration runs no code of the user's."""
+    return next(kind for kind in (list, tuple, collections.deque) if isinstance(value, kind))
+
+
+def _attributes(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Instance attributes, in a dictionary and in slots, read past the object's own attribute access."""
+    with contextlib.suppress(AttributeError):
+        for key, item in list(object.__getattribute__(value, "__dict__").items()):
+            yield f"{name}.{key}", item
+    for owner in type(value).__mro__:
+        for key, slot in list(vars(owner).items()):
+            if isinstance(slot, types.MemberDescriptorType):
+                with contextlib.suppress(AttributeError):
+                    yield f"{name}.{key}", slot.__get__(value, owner)
+
+
+def _function(function: types.FunctionType, name: str) -> Iterator[tuple[str, Any]]:
+    """What a function reads that is not its argument: free variables, defaults and globals."""
+    for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # not assigned yet
+            yield variable, cell.cell_contents
+    for default in function.__defaults__ or ():
+        yield name, default
+    yield from (function.__kwdefaults__ or {}).items()
+    for variable in function.__code__.co_names:
+        held = function.__globals__.get(variable)
+        if _followed(held):
+            yield variable, held
+
+
+def _followed(held: Any) -> bool:
+    """Whether a global is data, or a function of the user's that may read more of it."""
+    import torch
+
+    if isinstance(held, types.FunctionType):
+        return not call_sites.is_library(held.__code__)
+    return isinstance(held, torch.Tensor | torch.nn.Module | dict | list) or _is_array(held)
+
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def _memory_of(value: Any) -> torch.Tensor | None:
+    """A tensor over the memory of a NumPy array or a storage, where there is one for its kind."""
+    import torch
+
+    with contextlib.suppress(TypeError, ValueError, RuntimeError, AttributeError), quiet():
+        alias = None
+        if _is_array(value):
+            while not value.flags.writeable:  # for which PyTorch warns; what it is a view of may be
+                value = value.base
+            alias = torch.from_numpy(value)
+        elif isinstance(value, torch.UntypedStorage) and value.device.type == "cpu":
+            alias = torch.empty(0, dtype=torch.uint8).set_(value)
+        if alias is not None:
+            setattr(alias, _OF_MEMORY, True)
+            return alias
+    return None
