@@ -1,4 +1,4 @@
-"""A Function may keep a tensor for its backward in many ways; written or exchanged meanwhile, it is INP201."""
+"""A Function may keep a tensor for backward in many ways; written or exchanged meanwhile, it is INP201."""
 
 from __future__ import annotations
 
@@ -157,9 +157,11 @@ def test_however_it_is_kept(how: str) -> None:
 
     (finding,) = found(program)
     assert finding.code == "INP201"
-    assert finding.saved is not None and finding.saved.source is not None
+    assert finding.saved is not None
+    assert finding.saved.source is not None
     assert finding.saved.source.endswith("# saved")
-    assert finding.modified is not None and finding.modified.source is not None
+    assert finding.modified is not None
+    assert finding.modified.source is not None
     assert finding.modified.source.endswith("# written")
     assert finding.gradients[0].max_abs == pytest.approx(4.0)
 
@@ -188,7 +190,8 @@ def test_another_tensor_put_in_its_place(new: list[float] | None, codes: list[st
     findings = found(program)
     assert [finding.code for finding in findings] == codes
     for finding in findings:
-        assert finding.modified is not None and finding.modified.source is not None
+        assert finding.modified is not None
+        assert finding.modified.source is not None
         assert finding.modified.source.endswith("# exchanged")
 
 
