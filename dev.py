@@ -50,7 +50,7 @@ def set_up() -> None:
     pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     # torch first and pinned: an unpinned requirement may bring another build.
     subprocess.run([*pip, TORCH], check=True)
-    subprocess.run([*pip, "--editable", f"{ROOT}[test,lint]"], check=True)
+    subprocess.run([*pip, "--editable", f"{ROOT}[test,lint,docs]"], check=True)
     stamp.write_text(wanted)
 
 
@@ -92,7 +92,7 @@ def is_as_recorded(defect: dict[str, object], findings: list[dict[str, object]])
 
 
 def test(exhaustive: bool) -> int:
-    """Lint, types, the tests with the quick ones first, and the ground truth on two processes."""
+    """Lint, types, documentation, the tests with the quick ones first, the ground truth on two processes."""
     if exhaustive:
         os.environ["PYTEST_INPLACE_EXHAUSTIVE"] = "1"
     truth = ROOT / "tests" / "ground_truth"
@@ -100,6 +100,7 @@ def test(exhaustive: bool) -> int:
         (PYTHON, "-m", "ruff", "check", "."),
         (PYTHON, "-m", "ruff", "format", "--check", "."),
         (PYTHON, "-m", "mypy"),
+        (PYTHON, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", VENV / "site"),
         (PYTHON, "-m", "pytest", "-q", "tests", f"--ignore={truth}"),
         (PYTHON, "-m", "pytest", "-q", "-n", "2", truth),
     ]

@@ -35,6 +35,16 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(hookspecs)
 
 
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    rule = config.getoption("inplace_explain")
+    if rule is None:
+        return None
+    from pytest_inplace.session.explain import explain
+
+    print(explain(rule))
+    return 0
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", options.marker_help())
     config.stash[_settings] = options.resolve(config)

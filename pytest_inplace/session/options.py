@@ -85,6 +85,12 @@ def add_options(parser: pytest.Parser) -> None:
         default=None,
         help="write what was checked and found, one record for each test, to FILE (ini: inplace_json)",
     )
+    group.addoption(
+        "--inplace-explain",
+        metavar="RULE",
+        default=None,
+        help="print the page about a rule, as INP102: a wrong program, why it is wrong, the fix",
+    )
     parser.addini("inplace_check", "check every test (see --inplace-check)", type="bool", default=None)
     parser.addini("inplace_latent", "error, warn or ignore (see --inplace-latent)", default=None)
     parser.addini("inplace_replay", "auto or never (see --inplace-replay)", default=None)

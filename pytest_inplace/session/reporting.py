@@ -45,12 +45,13 @@ def relative(finding: Finding, rootpath: Path) -> Finding:
 
 
 def closing(finding: Finding, nodeid: str) -> list[str]:
-    """How to allow the finding and how to see it again."""
+    """How to allow the finding, how to see it again, and where to read about it."""
     silent = finding.code in ("INP102", "INP103") and finding.raised is None
     return [
         f'to allow it: @pytest.mark.inplace_safe(allow=["{finding.code}"], reason="...")'
         + (', or `with inplace.allow(reason="..."):` around the write' if silent else ""),
         f"to see it again: pytest '{nodeid}' --inplace-check",
+        f"about this rule: pytest --inplace-explain={finding.code}",
     ]
 
 
