@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_inplace.session import options
+from pytest_inplace.session import baselines, options
 from pytest_inplace.session.checking import ItemCheck, PytestInplaceWarning
 
 if sys.version_info < (3, 11):
@@ -22,6 +22,7 @@ _SKIPS = (pytest.skip.Exception, unittest.SkipTest)
 _STOPS = (pytest.exit.Exception, KeyboardInterrupt)
 
 _settings = pytest.StashKey[options.Settings]()
+_baseline = pytest.StashKey[baselines.BaselineOfRun | None]()
 _check = pytest.StashKey[ItemCheck]()
 
 
@@ -47,7 +48,8 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", options.marker_help())
-    config.stash[_settings] = options.resolve(config)
+    settings = config.stash[_settings] = options.resolve(config)
+    config.stash[_baseline] = baselines.load(config, settings, config.rootpath)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(MainProcess(config), "inplace_main")
 
@@ -90,7 +92,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     settings = options.for_item(item, item.config.stash[_settings])  # now, for hooks may add markers
     if not settings.check:
         return (yield)
-    check = item.stash[_check] = ItemCheck(item, settings)
+    check = item.stash[_check] = ItemCheck(item, settings, item.config.stash[_baseline])
     try:
         check.begin()
     except Exception as error:
@@ -240,15 +242,20 @@ class MainProcess:
             self._collected.add(data)
             self._config.hook.pytest_inplace_checked(config=self._config, record=data)
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Send the baseline to a worker of pytest-xdist, which may see no such file."""
+        baseline = self._config.stash[_baseline]
+        if baseline is not None:
+            node.workerinput[baselines.WORKER_KEY] = baseline.dumps()
+
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self) -> None:
-        path = self._config.stash[_settings].json
-        if path is None:
-            return
-        try:
-            self._collected.write_json(path)
-        except OSError as error:
-            self._collected.problem = f"cannot write {path}: {error.strerror or error}"
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        self._collected.conclude(
+            self._config.stash[_settings],
+            self._config.stash[_baseline],
+            exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED),
+        )
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         lines = self._collected.summary()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -144,8 +145,4 @@ def _differs(entry: Evidence) -> bool:
 
 
 def _with_op(site: Site | None, op: str | None) -> Site | None:
-    return (
-        None
-        if site is None
-        else Site(site.path, site.line, site.function, site.source, site.column, site.end_column, op)
-    )
+    return None if site is None else dataclasses.replace(site, op=op)

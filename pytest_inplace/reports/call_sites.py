@@ -6,8 +6,10 @@ standard library or to an installed package: the line a user can change.
 
 from __future__ import annotations
 
+import ast
 import linecache
 import os
+import re
 import site
 import sys
 import sysconfig
@@ -19,6 +21,7 @@ Capture = tuple[CodeType, int]
 """A code object and the offset of the instruction in it (``frame.f_lasti``)."""
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_COMPREHENSION = re.compile(r"(\.<locals>)?(\.?<(list|dict|set)comp>|\.?<genexpr>)+")
 _is_library: dict[CodeType, bool] = {}
 _by_filename: dict[str, bool] = {}
 _user_roots: list[str] = []
@@ -117,7 +120,52 @@ def resolve(where: Capture | None, op: str | None = None) -> Site | None:
     line = line_of(where)
     source = linecache.getline(code.co_filename, line).rstrip("\r\n") or None
     column, end_column = _columns(code, lasti, line, source)
-    return Site(code.co_filename, line, code.co_name, source, column, end_column, op)
+    return Site(code.co_filename, line, code.co_name, source, column, end_column, op, qualname(code))
+
+
+def qualname(code: CodeType) -> str | None:
+    """``Net.forward``: the name of a code object with what it is defined in, or ``None`` if not known."""
+    known = getattr(code, "co_qualname", None)  # from Python 3.11 on
+    name = known if known is not None else _qualname_in_source(code)
+    # From Python 3.12 on comprehensions are part of the function around them; so here everywhere.
+    return None if name is None else _COMPREHENSION.sub("", name) or "<module>"
+
+
+def _qualname_in_source(code: CodeType) -> str | None:
+    """The name as Python 3.11 has it, from the definitions around the code's first line."""
+    if code.co_name == "<module>":
+        return code.co_name
+    try:
+        tree = ast.parse("".join(linecache.getlines(code.co_filename)))
+    except (SyntaxError, ValueError):
+        return None
+    first = code.co_firstlineno
+    parts: list[str] = []
+    body: list[ast.stmt] = tree.body
+    while True:
+        around = next((n for n in body if _covers(n, first)), None)
+        if around is None:
+            return "".join(parts) + code.co_name if parts or code.co_name.startswith("<") else None
+        name = getattr(around, "name", None)
+        if name == code.co_name and first == _first_line(around):
+            return "".join(parts) + code.co_name
+        if isinstance(around, ast.FunctionDef | ast.AsyncFunctionDef):
+            parts.append(f"{around.name}.<locals>.")
+        elif isinstance(around, ast.ClassDef):
+            parts.append(f"{around.name}.")
+        body = [n for n in ast.iter_child_nodes(around) if isinstance(n, ast.stmt)] + [
+            n for h in getattr(around, "handlers", ()) for n in h.body
+        ]
+
+
+def _first_line(node: ast.stmt) -> int:
+    """Where a statement begins, its decorators included."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(d.lineno for d in decorators)])
+
+
+def _covers(node: ast.stmt, line: int) -> bool:
+    return _first_line(node) <= line <= (node.end_lineno or node.lineno)
 
 
 def _columns(code: CodeType, lasti: int, line: int, source: str | None) -> tuple[int | None, int | None]:

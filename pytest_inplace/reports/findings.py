@@ -65,7 +65,10 @@ def rule_for(key: str) -> Rule:
 
 @dataclass(frozen=True)
 class Site:
-    """A place in source code; ``column`` and ``end_column`` are 0-based character offsets, if known."""
+    """A place in source code; ``column`` and ``end_column`` are 0-based character offsets, if known.
+
+    ``qualname`` is the function's name with those of the classes and functions around it.
+    """
 
     path: str
     line: int
@@ -74,6 +77,7 @@ class Site:
     column: int | None = None
     end_column: int | None = None
     op: str | None = None
+    qualname: str | None = None
 
     def same_line(self, other: Site | None) -> bool:
         return other is not None and (self.path, self.line) == (other.path, other.line)
@@ -141,7 +145,8 @@ class Finding:
 
     ``relative_error`` is ``|g - r| / |r|`` in the 2-norm over the gradients of all leaves together, for
     the computed gradients ``g`` and the right ones ``r``. ``occurrences`` counts how often the line did
-    it, ``also`` the other tensors that it overwrote.
+    it, ``also`` the other tensors that it overwrote. ``accepted`` says what accepts it (``"baseline"``), if
+    anything does: it is reported and fails nothing.
     """
 
     code: str
@@ -164,6 +169,7 @@ class Finding:
     also: tuple[OtherTensor, ...] = ()
     fix: str | None = None
     note: str | None = None
+    accepted: str | None = None
 
     @property
     def rule(self) -> Rule:
@@ -267,6 +273,7 @@ def to_json(finding: Finding) -> dict[str, Any]:
         ],
         "fix": finding.fix,
         "note": finding.note,
+        "accepted": finding.accepted,
     }
 
 
@@ -279,6 +286,7 @@ def _site_json(site: Site) -> dict[str, Any]:
         "path": site.path,
         "line": site.line,
         "function": site.function,
+        "qualname": site.qualname,
         "source": site.source,
         "columns": None if site.column is None else [site.column, site.end_column],
     }
@@ -330,6 +338,7 @@ def from_json(data: dict[str, Any]) -> Finding:
         also=tuple(OtherTensor(_tensor(o["tensor"]), _site(o["saved"])) for o in data["also"]),
         fix=data["fix"],
         note=data["note"],
+        accepted=data.get("accepted"),
     )
 
 
@@ -342,5 +351,12 @@ def _site(data: dict[str, Any] | None) -> Site | None:
         return None
     column, end_column = data["columns"] or (None, None)
     return Site(
-        data["path"], data["line"], data["function"], data["source"], column, end_column, data.get("op")
+        data["path"],
+        data["line"],
+        data["function"],
+        data["source"],
+        column,
+        end_column,
+        data.get("op"),
+        data.get("qualname"),
     )

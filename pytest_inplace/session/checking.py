@@ -6,12 +6,15 @@ import dataclasses
 import sys
 import warnings
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_inplace.reports.findings import Coverage, Finding
 from pytest_inplace.session.options import Settings
+
+if TYPE_CHECKING:
+    from pytest_inplace.session.baselines import BaselineOfRun
 
 
 class PytestInplaceWarning(pytest.PytestWarning):
@@ -21,9 +24,10 @@ class PytestInplaceWarning(pytest.PytestWarning):
 class ItemCheck:
     """The state of one checked test between its phases."""
 
-    def __init__(self, item: pytest.Item, settings: Settings) -> None:
+    def __init__(self, item: pytest.Item, settings: Settings, baseline: BaselineOfRun | None = None) -> None:
         self.item = item
         self.settings = settings
+        self.baseline = baseline
         self.findings: list[Finding] = []
         self.failing: dict[str, list[Finding]] = {}
         self.coverage = Coverage()
@@ -130,14 +134,18 @@ class ItemCheck:
         findings += self._frozen(error)
         if error is not None and "torch" in sys.modules:
             findings += native(error)
-        findings = [f for f in findings if f.code not in self.settings.allow]
+        findings = [f for f in findings if not self._allowed(f)]
         if not findings:
             return []
         self.item.ihook.pytest_inplace_modify_findings(item=self.item, findings=findings)
         findings = [f for f in findings if f.state == "confirmed" or self.settings.latent != "ignore"]
+        if self.baseline is not None:
+            findings = self.baseline.accept(self.item, findings, error)
         self.findings += findings
         failing = []
         for finding in findings:
+            if finding.accepted:
+                continue
             if finding.state == "latent" and self.settings.latent == "warn":
                 _warn(self.item, finding)
             else:
@@ -145,6 +153,16 @@ class ItemCheck:
         if failing:
             self.failing.setdefault(when, []).extend(failing)
         return failing
+
+    def _allowed(self, finding: Finding) -> bool:
+        if finding.code in self.settings.allow:
+            return True
+        if not self.settings.paths or finding.modified is None:
+            return False
+        from pytest_inplace.session.reporting import relative
+
+        site = relative(finding, self.item.config.rootpath).modified
+        return site is not None and self.settings.accepted_at(finding.code, site.path)
 
     def _suspects(self, error: BaseException | None) -> list[Any]:
         from pytest_inplace.engine.guard import InplaceError, chain, pending

@@ -11,12 +11,11 @@ from typing import Any, Literal
 import pytest
 
 from pytest_inplace.reports.findings import rule_for
+from pytest_inplace.session import files, paths
+from pytest_inplace.session.paths import LATENT, REPLAY, PathRule
 
 Latent = Literal["error", "warn", "ignore"]
 Replay = Literal["auto", "never"]
-
-LATENT = ("error", "warn", "ignore")
-REPLAY = ("auto", "never")
 
 
 @dataclass(frozen=True)
@@ -27,9 +26,17 @@ class Settings:
     latent: Latent = "error"
     replay: Replay = "auto"
     json: Path | None = None
+    baseline: Path | None = None
+    baseline_source: str = "--inplace-baseline"
+    update_baseline: bool = False
+    paths: tuple[PathRule, ...] = ()
     allow: frozenset[str] = frozenset()
     reason: str | None = None
     replay_off_because: str | None = None
+
+    def accepted_at(self, code: str, path: str) -> bool:
+        """Whether findings of this rule are accepted where ``path``, relative to rootdir, holds the write."""
+        return any(code in rule.allow and rule.matches(path) for rule in self.paths)
 
 
 def inplace_safe(
@@ -91,10 +98,39 @@ def add_options(parser: pytest.Parser) -> None:
         default=None,
         help="print the page about a rule, as INP102: a wrong program, why it is wrong, the fix",
     )
+    group.addoption(
+        "--inplace-baseline",
+        metavar="FILE",
+        default=None,
+        help="accept the findings that FILE lists, and say which of them are gone (ini: inplace_baseline)",
+    )
+    group.addoption(
+        "--inplace-update-baseline",
+        action="store_true",
+        default=None,
+        help="accept what is found and write it to the file of --inplace-baseline "
+        "(ini: inplace_update_baseline)",
+    )
     parser.addini("inplace_check", "check every test (see --inplace-check)", type="bool", default=None)
     parser.addini("inplace_latent", "error, warn or ignore (see --inplace-latent)", default=None)
     parser.addini("inplace_replay", "auto or never (see --inplace-replay)", default=None)
     parser.addini("inplace_json", "path of the JSON report, from rootdir (see --inplace-json)", default=None)
+    parser.addini(
+        "inplace_baseline", "path of the baseline, from rootdir (see --inplace-baseline)", default=None
+    )
+    parser.addini(
+        "inplace_update_baseline",
+        "write the baseline (see --inplace-update-baseline)",
+        type="bool",
+        default=None,
+    )
+    parser.addini(
+        "inplace_paths",
+        "settings for some files, one line each: PATH check=true|false latent=... replay=... "
+        'allow=CODE,CODE reason="..."',
+        type="linelist",
+        default=[],
+    )
 
 
 def resolve(config: pytest.Config) -> Settings:
@@ -108,8 +144,24 @@ def resolve(config: pytest.Config) -> Settings:
         check = _ini_bool(config, "inplace_check")
     latent = config.getoption("inplace_latent") or _ini_choice(config, "inplace_latent", LATENT)
     replay = config.getoption("inplace_replay") or _ini_choice(config, "inplace_replay", REPLAY)
+    baseline, baseline_source = _file(config, "inplace_baseline")
+    update = config.getoption("inplace_update_baseline")
+    if update is None:
+        update = _ini_bool(config, "inplace_update_baseline")
+    if update and baseline is None:
+        raise pytest.UsageError("--inplace-update-baseline needs --inplace-baseline=FILE")
+    json = _report_file(config, "inplace_json")
+    if update and baseline is not None and not hasattr(config, "workerinput"):
+        files.check_writable(baseline, baseline_source, leave=False)
     settings = Settings(
-        check=bool(check), latent=latent or "error", replay=replay or "auto", json=_json(config)
+        check=bool(check),
+        latent=latent or "error",
+        replay=replay or "auto",
+        json=json,
+        baseline=baseline,
+        baseline_source=baseline_source,
+        update_baseline=bool(update),
+        paths=paths.parse(config.getini("inplace_paths") or (), _source(config, "inplace_paths")),
     )
     if settings.replay == "auto" and (config.getoption("usepdb", False) or config.getoption("trace", False)):
         return dataclasses.replace(settings, replay="never", replay_off_because="off under the debugger")
@@ -137,33 +189,47 @@ def _ini_choice(config: pytest.Config, key: str, choices: tuple[str, ...]) -> An
     return value
 
 
-def _json(config: pytest.Config) -> Path | None:
-    option, ini = config.getoption("inplace_json"), config.getini("inplace_json")
-    if not option and not ini:
-        return None
-    path = Path(config.invocation_params.dir, option) if option else Path(config.rootpath, ini)
-    source = "--inplace-json" if option else _source(config, "inplace_json")
-    if hasattr(config, "workerinput"):
-        return path
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a"):
-            pass
-    except OSError as error:
-        raise pytest.UsageError(f"{source}: cannot write {path}: {error.strerror or error}") from None
+def _file(config: pytest.Config, name: str) -> tuple[Path | None, str]:
+    """A path from the command line or, from rootdir, the ini file; and where it came from."""
+    option, ini = config.getoption(name), config.getini(name)
+    if option:
+        return Path(config.invocation_params.dir, option), "--" + name.replace("_", "-")
+    return (Path(config.rootpath, ini) if ini else None), _source(config, name)
+
+
+def _report_file(config: pytest.Config, name: str) -> Path | None:
+    path, source = _file(config, name)
+    if path is not None and not hasattr(config, "workerinput"):
+        files.check_writable(path, source)
     return path
 
 
 def for_item(item: pytest.Item, settings: Settings) -> Settings:
-    """The settings for one test: those of the run, overridden by its markers, the closest first.
+    """The settings for one test: those of the run, overridden for its path, then by its markers.
 
     Raises:
         pytest.UsageError: for a marker with arguments that it does not take.
     """
+    if settings.paths:
+        settings = _by_path(item, settings)
     for marker in reversed(list(item.iter_markers("inplace_safe"))):
         settings = _with_marker(item, marker, settings)
     if "inplace" in getattr(item, "fixturenames", ()) and item.get_closest_marker("inplace_safe") is None:
         settings = dataclasses.replace(settings, check=True)
+    return settings
+
+
+def _by_path(item: pytest.Item, settings: Settings) -> Settings:
+    """Later lines override earlier ones; what they accept adds up."""
+    path = item.nodeid.partition("::")[0]
+    for rule in settings.paths:
+        if rule.matches(path):
+            changes = dict(rule.changes)
+            if settings.replay_off_because == "off under the debugger":
+                changes = {k: v for k, v in changes.items() if not k.startswith("replay")}
+            elif changes.get("replay") == "auto":
+                changes["replay_off_because"] = None
+            settings = dataclasses.replace(settings, allow=settings.allow | rule.allow, **changes)
     return settings
 
 
@@ -224,9 +290,12 @@ def header(settings: Settings) -> str:
     check = "on" if settings.check else "marked tests"
     because = f" ({settings.replay_off_because})" if settings.replay_off_because else ""
     text = f"inplace: check={check}, latent={settings.latent}, replay={settings.replay}{because}"
-    return f"{text}, json={settings.json}" if settings.json is not None else text
+    for name in ("json", "baseline"):
+        if (path := getattr(settings, name)) is not None:
+            text += f", {name}={path}"
+    return f"{text} (updating)" if settings.update_baseline else text
 
 
 def active(settings: Settings) -> bool:
     """Whether anything was asked for beyond what markers ask for."""
-    return settings.check or settings.json is not None
+    return settings.check or settings.json is not None or settings.baseline is not None

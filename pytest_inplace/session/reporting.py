@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from _pytest._code.code import ExceptionChainRepr, ReprEntry, ReprFileLocation, ReprTraceback
@@ -14,6 +14,11 @@ from _pytest._code.code import ExceptionChainRepr, ReprEntry, ReprFileLocation, 
 from pytest_inplace import __version__
 from pytest_inplace.reports.findings import Coverage, Finding, OtherTensor, Site, from_json, to_json
 from pytest_inplace.reports.rendering import excerpt, facts, headline, places, report
+from pytest_inplace.session import files
+
+if TYPE_CHECKING:
+    from pytest_inplace.session.baselines import BaselineOfRun
+    from pytest_inplace.session.options import Settings
 
 Style = Literal["long", "short", "line", "no", "native", "value", "auto"]
 
@@ -127,32 +132,37 @@ class Collected:
 
     def __init__(self) -> None:
         self.records: dict[str, dict[str, Any]] = {}
-        self.problem: str | None = None
+        self.notes: list[str] = []
 
     def add(self, record: dict[str, Any]) -> None:
         self.records.pop(record["nodeid"], None)
         self.records[record["nodeid"]] = record
 
-    def write_json(self, path: Path) -> None:
-        """Write the JSON report, through a temporary file so that a reader never sees half of it."""
-        document = {
+    def conclude(self, settings: Settings, baseline: BaselineOfRun | None, interrupted: bool) -> None:
+        """Write the files that were asked for; what there is to say about them goes into the summary."""
+        if settings.json is not None:
+            self._write(settings.json, json.dumps(self._document(), indent=1) + "\n")
+        if baseline is not None:
+            self.notes += baseline.conclude(self.records.values(), interrupted)
+
+    def _write(self, path: Path, text: str) -> None:
+        try:
+            files.write(path, text)
+        except OSError as error:
+            self.notes.append(f"cannot write {path}: {error.strerror or error}")
+
+    def _document(self) -> dict[str, Any]:
+        return {
             "schema": 1,
             "torch": _torch_version(),
             "pytest_inplace": __version__,
             "tests": [self.records[nodeid] for nodeid in sorted(self.records)],
         }
-        path = path.resolve()  # a link stays one
-        if not path.is_file():  # a device, as /dev/stdout
-            path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-            return
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(path)
 
     def summary(self) -> list[str]:
         """The end of the run: how much was checked, what was found, what could not be checked."""
         if not self.records:
-            return [self.problem] if self.problem else []
+            return self.notes
         records = list(self.records.values())
         coverage = Coverage()
         for each in records:
@@ -167,8 +177,7 @@ class Collected:
             f"{coverage.version_only} by version only"
         ]
         lines += self._grouped(records)
-        if self.problem:
-            lines.append(self.problem)
+        lines += self.notes
         for each in unchecked:
             lines.append(f"not checked: {each['nodeid']}: {each['reason']}")
         for reason, count in sorted(coverage.reasons.items()):
@@ -181,6 +190,8 @@ class Collected:
         for each in records:
             for data in each["findings"]:
                 finding = from_json(data)
+                if finding.accepted:
+                    continue
                 site = finding.modified or finding.saved or finding.used
                 key = (finding.code, finding.state, site and (site.path, site.line))
                 groups.setdefault(key, []).append((each["nodeid"], finding))

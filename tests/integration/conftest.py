@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import linecache
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator
@@ -66,6 +67,7 @@ def check(pytester: pytest.Pytester) -> Check:
 
     def run(source: str, *args: str, conftest: str | None = None, flag: bool = True, head: str = HEAD) -> Run:
         path = pytester.makepyfile(test_it=head + source)
+        linecache.clearcache()  # the file may have been another one a moment ago
         if conftest is not None:
             pytester.makeconftest(conftest)
         report = pytester.path / "report.json"
