@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_inplace.engine import names, values
 from pytest_inplace.engine.held import unambiguous
+from pytest_inplace.engine.inputs import WrittenInput, graph_below, roots, sends_a_gradient
 from pytest_inplace.engine.reach import Named, is_alias
 from pytest_inplace.engine.references import TensorRef
+from pytest_inplace.reports import call_sites
 from pytest_inplace.reports.call_sites import Capture
 from pytest_inplace.reports.findings import GradientError, TensorInfo, ValueDiff
 
 if TYPE_CHECKING:
     import torch
 
+    from pytest_inplace.engine.gradients import BackwardCall
     from pytest_inplace.engine.ledger import Record
 
 
@@ -151,8 +154,9 @@ class Case(Evidence):
     alias: torch.Tensor | None = None
     alive: weakref.ref[Any] | None = None
     region: Region | None = None
+    settings: Settings | None = None
     tensor: TensorInfo | None = None
-    edge: tuple[Any, int] | None = None
+    written: WrittenInput | None = None
     after: int = 0
     note: str | None = None
     seen: bool = False
@@ -217,9 +221,90 @@ class Rebound:
         )
 
 
+class Settings:
+    """The numbers, texts and flags that a checkpointed function reads: which of them changed, where?
+
+    Answers ``look`` as a :class:`Watched` tensor does.
+    """
+
+    def __init__(self, reach: Callable[[], dict[str, Any]]) -> None:
+        self._reach = reach
+        self._were = reach()
+        self._writers: dict[str, tuple[Capture | None, bool]] = {}
+
+    def look(self, where: Capture | None, frame: FrameType | None) -> None:
+        now = self._reach()
+        for name, was in self._were.items():
+            if name not in self._writers and name in now and _is_another(was, now[name]):
+                self._writers[name] = where, _within_checkpoint(frame)
+
+    def blame(self) -> tuple[str, Capture | None] | None:
+        """What changed, in words, and where; rather what the function did not change itself."""
+        now = self._reach()
+        changed = [
+            (inside, name, where)
+            for name, (where, inside) in self._writers.items()
+            if name in now and _is_another(self._were[name], now[name])
+        ]
+        if not changed:
+            return None
+        _, name, where = min(changed, key=lambda each: each[0])
+        return f"`{name}` has changed: {_short(self._were[name])} -> {_short(now[name])}", where
+
+
+def _is_another(was: Any, value: Any) -> bool:
+    return type(was) is not type(value) or (was != value and (was == was or value == value))
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _within_checkpoint(frame: FrameType | None) -> bool:
+    import torch
+
+    while frame is not None and frame.f_code.co_filename != torch.utils.checkpoint.__file__:
+        frame = frame.f_back
+    return frame is not None
+
+
 @dataclass
 class Region:
     """One run of a checkpointed function: what it was given, watched until it is run again."""
 
     watched: list[Watched | Rebound]
+    settings: Settings
     preserve_rng_state: bool
+
+
+class WrittenInputs:
+    """The inputs that Functions wrote without marking them dirty: does anything use them afterwards?"""
+
+    def __init__(self) -> None:
+        self._cases: list[Case] = []
+
+    def add(self, case: Case) -> None:
+        self._cases.append(case)
+
+    @property
+    def waiting(self) -> list[Case]:
+        """Those of which no use is known yet."""
+        return [case for case in self._cases if not case.judged and not case.extended]
+
+    def follow(self, call: BackwardCall, run: Callable[[], None]) -> None:
+        """One does harm if this backward pass, which ``run`` tries, sends it a gradient from a later use."""
+        waiting = [case for case in self._cases if not case.harmful]
+        nodes = graph_below(roots(call.outputs)) if waiting else []
+        for case in waiting:
+            uses = [] if case.written is None else list(case.written.uses(nodes, case.after))
+            if uses:
+                case.judged, case.harmful = True, sends_a_gradient(uses, run)
+                case.used = call_sites.capture(call.frame)
+
+    def look(self, root: Any) -> None:
+        """Was this node made from a written input? That counts if no backward pass runs over it."""
+        for case in self.waiting:
+            if root is None or root._sequence_nr() < case.after or case.written is None:
+                continue
+            case.extended = any(case.written.uses(graph_below([root]), case.after, whole=True))

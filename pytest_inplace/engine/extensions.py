@@ -9,7 +9,8 @@ from __future__ import annotations
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pytest_inplace.engine.evidence import Entry
+from pytest_inplace.engine import values
+from pytest_inplace.engine.evidence import Entry, WrittenInputs
 
 if TYPE_CHECKING:
     import torch
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 class Extensions:
     """The written saves whose graph may still grow, looked for below whatever is made afterwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: WrittenInputs) -> None:
         self._waiting: list[Entry] = []
+        self._inputs = inputs
 
     def written(self, entry: Entry) -> None:
         """The tensor of this save has just been written, for the first time if it was not noted before."""
@@ -33,7 +35,7 @@ class Extensions:
         """A user function returns: look at what it gives back and what it made."""
         import torch
 
-        if not self._waiting:
+        if not self._waiting and not self._inputs.waiting:
             return
         held = [value, *frame.f_locals.values()]
         for item in held:
@@ -43,12 +45,13 @@ class Extensions:
 
     def look(self, tensor: torch.Tensor) -> None:
         """Does the graph of ``tensor`` contain a written save and something newer?"""
-        if not self._waiting:
+        if not self._waiting and not self._inputs.waiting:
             return
         import torch
 
         with torch._C.DisableTorchFunction():
-            root = tensor.grad_fn
+            root = values.node_of(tensor)
+        self._inputs.look(root)
         for entry in list(self._waiting):
             if root is None or entry.written_at is None or root._sequence_nr() < entry.written_at:
                 continue

@@ -20,6 +20,7 @@ from pytest_inplace.engine.gradient_hooks import (
 from pytest_inplace.engine.held import Held
 from pytest_inplace.engine.ledger import Ledger
 from pytest_inplace.engine.reach import Named, tensors_in
+from pytest_inplace.engine.recompute import Rerun
 from pytest_inplace.reports import call_sites
 
 if TYPE_CHECKING:
@@ -49,6 +50,13 @@ def patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[tuple[
             inputs = [a for a in args if plain(a) and a.requires_grad]
             before = [state(a) for a in inputs]
         lens = active_lens()
+        rerun = None
+        if cls.__name__ == "CheckpointFunction" and len(args) > 1 and callable(args[0]):
+            if lens is not None:
+                given = {"fn": args[0], "args": args[2:], "preserve_rng_state": args[1]}
+                lens.outside.checkpoint_begins(given)
+            rerun = Rerun(args[0], bool(args[1]), (active_ledger, active_lens))
+            args = (rerun.wrapped(), *args[1:])
         if lens is None:
             result = original_apply(cls, *args, **kwargs)
         else:
@@ -56,7 +64,9 @@ def patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[tuple[
                 inputs, functools.partial(original_apply, cls, *args, **kwargs)
             )
         with ledger.guarding("what a Function keeps"), torch._C.DisableTorchFunction():
-            _after_forward(ledger, lens, cls, inputs, before, result)
+            held = _after_forward(ledger, lens, cls, inputs, before, result)
+            if rerun is not None:
+                rerun.held = held
         return result
 
     @functools.wraps(original_backward)
@@ -81,7 +91,7 @@ def patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[tuple[
 
 def _after_forward(
     ledger: Ledger, lens: Any, cls: Any, inputs: list[torch.Tensor], before: list[State], result: Any
-) -> None:
+) -> Held | None:
     where = call_sites.capture(sys._getframe(2))
     outputs = [o for o in (result if isinstance(result, tuple) else (result,)) if plain(o)]
     call = ledger.calls
@@ -98,14 +108,16 @@ def _after_forward(
                 lens.outside.input_written(key, tensor, sys._getframe(2))
     ctx = next((o.grad_fn for o in outputs if type(o.grad_fn) is cls._backward_cls), None)
     if ctx is None:
-        return
+        return None
     found = _kept_by(ctx, cls)
-    if found:
-        kind = "recompute" if cls.__name__ == "CheckpointFunction" else "ctx"
-        number = id(ctx)
-        ref = weakref.ref(ctx, lambda _: _by_ctx.pop(number, None))
-        held = Held(kind, cls.__name__, ledger, where, found, functools.partial(_kept_now, ref, cls))
-        _by_ctx[number] = (ref, held)
+    kind = "recompute" if cls.__name__ == "CheckpointFunction" else "ctx"
+    if not found and kind == "ctx":
+        return None
+    number = id(ctx)
+    ref = weakref.ref(ctx, lambda _: _by_ctx.pop(number, None))
+    held = Held(kind, cls.__name__, ledger, where, found, functools.partial(_kept_now, ref, cls))
+    _by_ctx[number] = (ref, held)
+    return held
 
 
 def _kept_by(ctx: Any, cls: Any) -> list[Named]:

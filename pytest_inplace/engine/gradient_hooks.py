@@ -151,6 +151,30 @@ class WatchedAccumulation(WatchedHook):
         return observed(ledger, lens, self._code, (gradient,), call, accumulated=leaf)
 
 
+class WatchedGroupHook(WatchedHook):
+    """A hook that is given the gradients of several tensors when the last of them is there.
+
+    That last one is the business of the hook by which torch waits for it; the others may be in use elsewhere.
+    """
+
+    def _observed(self, ledger: Ledger, lens: Any, args: tuple[Any, ...]) -> Any:
+        __tracebackhide__ = True
+        (group,) = args
+        if not isinstance(group, list):
+            return self._hook(group)
+        last = sys._getframe(2).f_locals.get("grad")
+        others = [i for i, gradient in enumerate(group) if gradient is not None and gradient is not last]
+
+        def call(*grads: Any) -> Any:
+            __tracebackhide__ = True
+            whole = list(group)
+            for i, gradient in zip(others, grads, strict=True):
+                whole[i] = gradient
+            return self._hook(whole)
+
+        return observed(ledger, lens, self._code, tuple(group[i] for i in others), call)
+
+
 def patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[tuple[Any, str, Any]]:
     """What to replace, by what: ``(owner, attribute, replacement)``."""
     import torch
@@ -176,6 +200,7 @@ def patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[tuple[
     return [
         watching(torch.Tensor, "register_hook", WatchedHook, 1),
         watching(torch.Tensor, "register_post_accumulate_grad_hook", WatchedAccumulation, 1),
+        watching(torch.autograd.graph, "register_multi_grad_hook", WatchedGroupHook, 1),
         watching(module, "register_full_backward_hook", WatchedModuleHook, 1),
         watching(module, "register_full_backward_pre_hook", WatchedModuleHook, 1),
         watching(every, "register_module_full_backward_hook", WatchedModuleHook, 0),

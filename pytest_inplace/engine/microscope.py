@@ -10,7 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pytest_inplace.engine import names, values
-from pytest_inplace.engine.evidence import Entry, Evidence, Group, Rebound, Watched
+from pytest_inplace.engine.evidence import Entry, Evidence, Group, Rebound, Settings, Watched
 from pytest_inplace.engine.extensions import Extensions
 from pytest_inplace.engine.gradients import BackwardCall, Judge, Substitutes
 from pytest_inplace.engine.ledger import Ledger, Record, Suspect, is_statistic, latent_suspect
@@ -42,10 +42,10 @@ class Microscope:
         self._groups: dict[tuple[Any, ...], Group] = {}
         self._substitutes: Substitutes | None = None
         self._judgements = 0
-        self.watched: list[Watched | Rebound] = []
+        self.watched: list[Watched | Rebound | Settings] = []
         self.frozen_findings: list[Finding] = []
         self._busy = False
-        self._extensions = Extensions()
+        self._extensions = Extensions(self.outside.inputs)
         self._tracer = Tracer(self._step, self._extensions.returned) if lines else None
         self._watch: Watch | None = None
         self._engine: Callable[..., Any] | None = None
@@ -232,11 +232,28 @@ class Microscope:
                 changed[ordinal] = (entry, record)
         frame = call_sites.user_frame(sys._getframe(2))
         call = BackwardCall(outputs, args[0], args[3] or (), frame, accumulates)
-        self.outside.follow_inputs(call)
+        judge = Judge(engine, self._substitute)
+
+        def run() -> None:
+            with self._as_if_not_run():
+                judge.run(call)
+
+        self.outside.inputs.follow(call, run)
         if not changed and not self.outside.pending():
             return
         self._judgements += 1
-        self._judge(Judge(engine, self._substitute), call, changed)
+        self._judge(judge, call, changed)
+
+    @contextlib.contextmanager
+    def _as_if_not_run(self) -> Iterator[None]:
+        """A trial inside takes no numbers, random or ordinal, from the run."""
+        states = RandomStates.capture()
+        counts = self.ledger.saves, self.ledger.holds, self.ledger.calls
+        try:
+            yield
+        finally:
+            self.ledger.saves, self.ledger.holds, self.ledger.calls = counts
+            states.restore()
 
     def _substitute(self, substitutes: Substitutes | None) -> None:
         self._substitutes = substitutes
@@ -262,17 +279,13 @@ class Microscope:
                 now[ordinal] = _in_layout_of(entry.copy, record.tensor) if same_layout else record.tensor
                 groups.setdefault(_storage_key(record.tensor), []).append(ordinal)
             self.outside.put_on_trial(call, right, now, groups, evidence)
-        states = RandomStates.capture()
-        counts = self.ledger.saves, self.ledger.holds, self.ledger.calls
         try:
-            verdict = judge.judge(call, right, now, groups)
+            with self._as_if_not_run():
+                verdict = judge.judge(call, right, now, groups)
         except Exception as error:
             for each in evidence.values():
                 each.trouble = f"{type(error).__name__}: {error}".splitlines()[0]
             return
-        finally:
-            self.ledger.saves, self.ledger.holds, self.ledger.calls = counts
-            states.restore()
         for key, members in groups.items():
             for member in members:
                 each = evidence[member]

@@ -8,13 +8,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pytest_inplace.engine import names, values
-from pytest_inplace.engine.evidence import Case, Evidence, Rebound, Region, Watched
+from pytest_inplace.engine.evidence import Case, Evidence, Rebound, Region, Settings, Watched, WrittenInputs
 from pytest_inplace.engine.gradients import BackwardCall, Substitutes
 from pytest_inplace.engine.held import Held, contents
+from pytest_inplace.engine.inputs import WrittenInput, graph_below, roots
 from pytest_inplace.engine.ledger import Suspect
 from pytest_inplace.engine.quiet import quiet
-from pytest_inplace.engine.reach import Named, tensors_in
-from pytest_inplace.reports import call_sites
+from pytest_inplace.engine.reach import Named, settings_in, tensors_in
 from pytest_inplace.reports.findings import ValueDiff
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Outside:
         self._keys = keys
         self._cases: dict[Any, Case] = {}
         self._region: Region | None = None
+        self.inputs = WrittenInputs()
         for key in keys or ():
             if isinstance(key, tuple) and key[0] == "grad":
                 self._cases[key] = Case(kind="grad")
@@ -79,7 +80,10 @@ class Outside:
             everything: list[Watched | Rebound] = [*watched]
             if held.reach is not None:
                 everything = self._watch_exchange(held.reach, watched)
-            self._cases[held.key] = Case(kind=held.kind, watched=everything, alive=weakref.ref(held))
+            case = Case(kind=held.kind, watched=everything, alive=weakref.ref(held))
+            if held.kind == "recompute" and self._region is not None:
+                case.settings = self._region.settings
+            self._cases[held.key] = case
 
     def parked(self, parked: Any, tensor: torch.Tensor) -> None:
         """A user's hooks, or a checkpoint, took a tensor that autograd wanted saved."""
@@ -91,6 +95,7 @@ class Outside:
         case.alive = weakref.ref(parked)
         if parked.recomputed:
             case.region = self._region
+            case.settings = None if self._region is None else self._region.settings
         elif parked.held is not None:
             found = [(item.name, kept) for item in parked.held.tensors if (kept := item.ref()) is not None]
             case.watched = [*self._watch(found, nameless=True)]
@@ -103,14 +108,23 @@ class Outside:
 
     def checkpoint_begins(self, given: dict[str, Any]) -> None:
         """A checkpoint is about to run its function for the first time."""
-        if self._any("parked") and not self._scope.on_trial:
+        if (self._any("parked") or self._any("held")) and not self._scope.on_trial:
+            parts = {"fn": None, "args": (), "kwargs": {}, **given}
 
             def reach() -> list[Named]:
-                parts = {"fn": None, "args": (), "kwargs": {}, **given}
                 return [found for name in ("fn", "args", "kwargs") for found in tensors_in(parts[name], name)]
 
+            def settings() -> dict[str, Any]:
+                return {
+                    k: v
+                    for name in ("fn", "args", "kwargs")
+                    for k, v in settings_in(parts[name], name).items()
+                }
+
             watched = self._watch_exchange(reach, self._watch(reach(), nameless=True))
-            self._region = Region(watched, bool(given.get("preserve_rng_state", True)))
+            numbers = Settings(settings)
+            self._scope.watched.append(numbers)
+            self._region = Region(watched, numbers, bool(given.get("preserve_rng_state", True)))
 
     # -- a Function's forward ---------------------------------------------------------------------------
 
@@ -134,29 +148,13 @@ class Outside:
         watched = next((w for w in self._inputs if w.ref() is tensor), None)
         case = Case(kind="input", after=torch._C._autograd._get_sequence_nr())
         case.name = names.tensor_name(tensor, frame)
-        case.edge = (tensor.grad_fn, tensor.output_nr) if tensor.grad_fn is not None else (tensor, 0)
         if watched is not None:
             case.writer = watched.writer
             with quiet():
                 case.values = values.difference(watched.copy, tensor)
+                case.written = WrittenInput.of(watched.copy, tensor)
         self._cases[key] = case
-
-    def follow_inputs(self, call: BackwardCall) -> None:
-        """A written input does harm if something computed from it later goes into this backward pass."""
-        waiting = [c for c in self._cases.values() if c.kind == "input" and not c.harmful]
-        if not waiting:
-            return
-        for node in _graph(call):
-            for child, output_nr in node.next_functions:
-                for case in waiting:
-                    if child is None or case.edge is None or node._sequence_nr() < case.after:
-                        continue
-                    target, number = case.edge
-                    if (child == target and output_nr == number) or getattr(
-                        child, "variable", None
-                    ) is target:
-                        case.judged = case.harmful = True
-                        case.used = call_sites.capture(call.frame)
+        self.inputs.add(case)
 
     # -- backward -------------------------------------------------------------------------------------
 
@@ -233,6 +231,15 @@ class Outside:
             elif cause is None:
                 case.values = values.difference(case.original, tensor)
 
+    def other_output(self, key: Any, before: torch.Tensor, now: torch.Tensor) -> None:
+        """A checkpointed function that is run again gives ``now``; it gave ``before``."""
+        case = self._cases.get(key)
+        if case is None or case.seen:
+            return
+        case.seen = True
+        with quiet():
+            case.values = values.difference(before, now)
+
     def _cause(self, case: Case) -> Watched | Rebound | None:
         candidates = case.watched if case.region is None else case.region.watched
         return next((w for w in candidates if w.changed()), None)
@@ -265,7 +272,7 @@ class Outside:
         evidence: dict[Any, Evidence],
     ) -> None:
         """Add what is kept outside autograd to a trial."""
-        reentrant = any("CheckpointFunction" in node.name() for node in _graph(call))
+        reentrant = any("CheckpointFunction" in node.name() for node in graph_below(roots(call.outputs)))
         if reentrant:
             call.accumulating = []
         for key, case in self._cases.items():
@@ -310,15 +317,15 @@ class Outside:
             return case
         if not case.seen:
             return None
-        if case.region is not None and case.tensor is None:
-            if not case.region.preserve_rng_state:
+        if case.kind == "recompute" and case.tensor is None:
+            if case.region is not None and not case.region.preserve_rng_state:
                 # Other random numbers in the recomputation were asked for.
                 self._scope.ledger.coverage.not_checked("recomputation without preserved random numbers")
                 case.judged, case.harmful = True, False
-            else:
-                case.note = (
-                    "nothing that the checkpointed function was given has changed: look at global state"
-                )
+            elif case.writer is None:
+                blamed = None if case.settings is None else case.settings.blame()
+                said, case.writer = blamed or ("look at global state", None)
+                case.note = f"no tensor that the checkpointed function was given has changed: {said}"
         if case.values is None:
             case.values = ValueDiff(0, 0, 0.0)
         return case
@@ -326,16 +333,3 @@ class Outside:
 
 def _tensor(value: Any) -> bool:
     return type(value) in values.plain_types()
-
-
-def _graph(call: BackwardCall) -> list[Any]:
-    """All nodes of the graph below the outputs of a backward pass."""
-    seen: set[Any] = set()
-    stack = [getattr(o, "grad_fn", None) or getattr(o, "node", None) for o in call.outputs]
-    while stack:
-        node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        stack.extend(child for child, _ in node.next_functions)
-    return list(seen)

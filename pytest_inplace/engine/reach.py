@@ -10,6 +10,7 @@ import collections
 import contextlib
 import functools
 import gc
+import itertools
 import logging
 import sys
 import types
@@ -28,23 +29,29 @@ _MAX_DEPTH = 8
 _MAX_TENSORS = 2000
 _MAX_VISITS = 5000
 _OF_MEMORY = "_inplace_of_memory"
+WRAPS = "_inplace_wraps"
+"""The attribute of a function of ours that stands in for one of the user's: that one."""
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 _OPAQUE = (
     str, bytes, int, float, complex, type, types.ModuleType, types.CodeType, types.FrameType,
     types.TracebackType, logging.Logger, BaseException,
 )  # fmt: skip
 
+_PLAIN = (bool, int, float, complex, str, type(None))
+
 Named = tuple[str, "torch.Tensor"]
 
 
 def tensors_in(value: Any, name: str) -> list[Named]:
     """The tensors reachable from ``value``, which is called ``name``, each with the way to it."""
-    found: list[Named] = []
-    for each in _Walk().over(value, name, 0):
-        found.append(each)
-        if len(found) >= _MAX_TENSORS:
-            break
-    return found
+    return list(itertools.islice(_Walk().over(value, name, 0), _MAX_TENSORS))
+
+
+def settings_in(value: Any, name: str) -> dict[str, Any]:
+    """The numbers, texts and flags reachable from ``value``, by the way to each."""
+    walk = _Walk(settings={})
+    collections.deque(itertools.islice(walk.over(value, name, 0), _MAX_TENSORS), maxlen=0)
+    return walk.settings or {}
 
 
 def is_alias(tensor: torch.Tensor) -> bool:
@@ -53,15 +60,21 @@ def is_alias(tensor: torch.Tensor) -> bool:
 
 
 class _Walk:
-    """One walk: what it has seen, so that cycles end, and how much, so that it ends soon."""
+    """One walk: what it has seen, so that cycles end, and how much, so that it ends soon.
 
-    def __init__(self) -> None:
+    ``settings`` collects the plain values that it meets, where they are wanted.
+    """
+
+    def __init__(self, settings: dict[str, Any] | None = None) -> None:
+        self.settings = settings
         self._seen: set[int] = set()
         self._visits = 0
 
     def over(self, value: Any, name: str, depth: int) -> Iterator[Named]:
         import torch
 
+        if self.settings is not None and isinstance(value, _PLAIN):
+            self.settings.setdefault(name, value)
         if value is None or isinstance(value, _OPAQUE) or id(value) in self._seen:
             return
         self._visits += 1
@@ -80,6 +93,9 @@ class _Walk:
                 yield from self.over(part, part_name, depth + 1)
 
     def _parts(self, value: Any, name: str) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, types.FunctionType) and hasattr(value, WRAPS):
+            yield name, getattr(value, WRAPS)
+            return
         if isinstance(value, types.FunctionType):
             yield from _function(value, name)
             return
@@ -117,6 +133,14 @@ class _Walk:
                 self._seen.add(id(tensor))
                 if type(tensor) in values.plain_types():
                     yield f"{prefix}.{key}", tensor
+            if self.settings is not None:
+                self.settings.update(
+                    {
+                        f"{prefix}.{k}": v
+                        for k, v in vars(each).items()
+                        if isinstance(v, _PLAIN) and k[0] != "_"
+                    }
+                )
 
 
 def type_of(value: Any) -> Any:
@@ -144,16 +168,22 @@ def _function(function: types.FunctionType, name: str) -> Iterator[tuple[str, An
     for default in function.__defaults__ or ():
         yield name, default
     yield from (function.__kwdefaults__ or {}).items()
-    for variable in function.__code__.co_names:
+    named = function.__code__.co_names
+    for variable in named:
         held = function.__globals__.get(variable)
         if _followed(held):
             yield variable, held
+        elif isinstance(held, type):
+            own = {name: value for name, value in vars(held).items() if name in named}
+            yield from ((f"{variable}.{key}", value) for key, value in own.items() if _followed(value))
 
 
 def _followed(held: Any) -> bool:
     """Whether a global is data, or a function of the user's that may read more of it."""
     import torch
 
+    if isinstance(held, _PLAIN):
+        return held is not None
     if isinstance(held, types.FunctionType):
         return not call_sites.is_library(held.__code__)
     return isinstance(held, torch.Tensor | torch.nn.Module | dict | list) or _is_array(held)

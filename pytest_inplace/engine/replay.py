@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,6 +17,10 @@ NOT_REPRODUCED = (
     "the second run of the test did not show it again (the test is not deterministic), "
     "so the line that wrote it and the gradients are not known"
 )
+
+
+_REENTRANT = "CheckpointFunctionBackward"
+_CHECKPOINT = os.path.join("torch", "utils", "checkpoint.py")
 
 
 def replay(run: Callable[[], object], suspects: Iterable[Suspect], lines: bool = True) -> list[Finding]:
@@ -39,8 +44,24 @@ def replay(run: Callable[[], object], suspects: Iterable[Suspect], lines: bool =
 def findings_of(microscope: Microscope, suspects: Iterable[Suspect], why: str | None = None) -> list[Finding]:
     """The findings for ``suspects``, by what the microscope saw of them in this run or in another one."""
     ordered = sorted(suspects, key=_saving_order)
-    found = (judged(s, microscope.reproduced(s), why) for s in ordered)
-    return merge(finding for finding in found if finding is not None)
+    found = [(s, f) for s in ordered if (f := judged(s, microscope.reproduced(s), why)) is not None]
+    return merge(_told_once(found))
+
+
+def _told_once(found: list[tuple[Suspect, Finding]]) -> list[Finding]:
+    """Without what only repeats another finding: that an argument of a checkpoint was overwritten, and that
+    the recomputation, for which it had been saved, went another way."""
+    arguments = [f for s, f in found if _is_argument_of_checkpoint(s)]
+    if any(f.saved is not None and f.saved.op == _REENTRANT for f in arguments):
+        found = [(s, f) for s, f in found if f.code != "INP204" or f.modified is not None]
+    told = [f.modified for _, f in found if f.code == "INP204" and f.modified is not None]
+    return [f for _, f in found if f.code == "INP204" or f.modified not in told or f not in arguments]
+
+
+def _is_argument_of_checkpoint(suspect: Suspect) -> bool:
+    if suspect.kind != "saved" or suspect.error is not None or suspect.where is None:
+        return False
+    return suspect.op == _REENTRANT or suspect.where[0].co_filename.endswith(_CHECKPOINT)
 
 
 def unreplayed(suspects: Iterable[Suspect], why: str) -> list[Finding]:
@@ -104,14 +125,14 @@ def judged(suspect: Suspect, entry: Evidence | None, why: str | None = None) -> 
             f"the gradients could not be compared ({entry.trouble or 'it changed during the backward pass'})"
         )
     if isinstance(entry, Case):
-        if suspect.kind == "input" and not entry.judged:
-            return None  # nothing computed from it went into a backward pass
+        if suspect.kind == "input" and not entry.judged and not entry.extended:
+            return None  # nothing was computed from it
         note = why if suspect.kind == "input" else entry.note or note
     modified = call_sites.resolve(entry.modified)
     code = code_of(suspect)
     return Finding(
         code=code,
-        state="latent" if suspect.latent else "confirmed",
+        state="latent" if suspect.latent or (suspect.kind == "input" and not entry.judged) else "confirmed",
         tensor=_tensor(suspect, entry),
         saved=_with_op(call_sites.resolve(entry.where or suspect.where), suspect.op or entry.op),
         modified=modified,

@@ -76,6 +76,15 @@ def is_leaf(tensor: torch.Tensor) -> bool:
     return (base is None or base.grad_fn is None) and tensor.grad_fn is None
 
 
+def node_of(tensor: torch.Tensor) -> Any:
+    """The node that made the tensor, or its base where it must not be asked; ``None`` for a leaf."""
+    base = tensor._base
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None if base is None else base.grad_fn
+
+
 def digest(tensor: torch.Tensor) -> int | None:
     """A 64-bit digest of the elements of ``tensor`` (any dtype and strides), or ``None`` if unreadable.
 

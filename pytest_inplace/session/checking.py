@@ -134,7 +134,7 @@ class ItemCheck:
         findings += self._frozen(error)
         if error is not None and "torch" in sys.modules:
             findings += native(error)
-        findings = [f for f in findings if not self._allowed(f)]
+        findings = [f for f in findings if not self._allowed(f) and not _moot(f, error)]
         if not findings:
             return []
         self.item.ihook.pytest_inplace_modify_findings(item=self.item, findings=findings)
@@ -229,6 +229,20 @@ class ItemCheck:
 
     def _resume(self) -> None:
         (self.lens or self._watch).resume()
+
+
+def _moot(finding: Finding, error: BaseException | None) -> bool:
+    """Whether a test that failed by itself gives no reason to claim this.
+
+    Its graphs may be unused because of the failure, and a backward pass that raised cannot be judged: that
+    a gradient was written in place says little, for that is normal where nobody shares it.
+    """
+    from pytest_inplace.engine.guard import InplaceError, chain
+
+    if error is None or any(isinstance(each, InplaceError) for each in chain(error)):
+        return False
+    unused = finding.code == "INP202" and finding.state == "latent"
+    return unused or (finding.code == "INP203" and not finding.gradients_judged)
 
 
 def _warn(item: pytest.Item, finding: Finding) -> None:

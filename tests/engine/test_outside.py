@@ -490,3 +490,34 @@ def test_odd_attributes_on_ctx() -> None:
             return grad * 2
 
     assert codes(lambda: Strange.apply(leaf()).sum().backward()) == []
+
+
+@pytest.mark.parametrize("mode", ["all", "any"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_hook_on_several_gradients(mode: Any, in_place: bool) -> None:
+    def program() -> None:
+        x = leaf()
+        a, b = x * 2, x * 3
+
+        def shrink(given: Any) -> None:
+            gradient = given[1] if mode == "all" else given
+            if in_place:
+                gradient.mul_(0.1)
+
+        torch.autograd.graph.register_multi_grad_hook([a, b], shrink, mode=mode)
+        (a + b).square().sum().backward()
+
+    assert codes(program) == ["INP203"] * in_place
+
+
+def test_a_view_made_without_gradients_of_what_is_written() -> None:
+    def program() -> list[torch.Tensor]:
+        h = leaf() * 1
+        with torch.no_grad():
+            view = h.view(-1)
+        y = torch.sigmoid(leaf()) * h
+        h.mul_(2)
+        return [y, view]
+
+    (finding,) = examine(program).findings
+    assert (finding.code, finding.state) == ("INP101", "latent")

@@ -1,0 +1,109 @@
+"""An input that a Function's forward wrote to without saying so: who uses what was written?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_inplace.engine.quiet import quiet
+
+if TYPE_CHECKING:
+    import torch
+
+Edge = tuple[Any, int]
+"""A node and the number of its output; of a leaf, the leaf itself."""
+Use = tuple[Any, int, "torch.Tensor"]
+"""A node, the position of the argument in question, and which of its elements had been written."""
+
+
+def roots(outputs: Sequence[Any]) -> list[Any]:
+    """The nodes of the outputs of a backward pass, which are tensors or edges."""
+    return [getattr(output, "grad_fn", None) or getattr(output, "node", None) for output in outputs]
+
+
+def graph_below(nodes: list[Any]) -> list[Any]:
+    """These nodes and all that they were made from."""
+    seen: set[Any] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        stack.extend(child for child, _ in node.next_functions)
+    return list(seen)
+
+
+@dataclass
+class WrittenInput:
+    """The tensor that was written, and the one that it is a view of: by edge, with the elements written."""
+
+    targets: list[tuple[Edge, torch.Tensor]]
+
+    @classmethod
+    def of(cls, before: torch.Tensor, tensor: torch.Tensor) -> WrittenInput:
+        """Compare the input with what it was. Call it inside ``quiet()``."""
+        changed = (before != tensor) & ~((before != before) & (tensor != tensor))
+        targets = [(_edge(tensor), changed)]
+        base = tensor._base
+        if base is not None and base.requires_grad and base.grad_fn is not tensor.grad_fn:
+            targets.append((_edge(base), _seen_from(base, tensor, changed)))
+        return cls(targets)
+
+    def uses(self, nodes: list[Any], after: int, whole: bool = False) -> Iterator[Use]:
+        """The nodes made after the write that use the tensor, with the argument's position.
+
+        With ``whole`` only those of the very tensor, not of the one that it is a view of.
+        """
+        for node in nodes:
+            if node._sequence_nr() < after:
+                continue
+            for position, (child, number) in enumerate(node.next_functions):
+                for (target, output_nr), changed in self.targets[:1] if whole else self.targets:
+                    is_node = child is not None and child == target and number == output_nr
+                    if is_node or (child is not None and getattr(child, "variable", None) is target):
+                        yield node, position, changed
+
+
+def sends_a_gradient(uses: list[Use], run: Callable[[], None]) -> bool:
+    """Whether, in the backward pass that ``run`` tries, one of them sends any back for a written element."""
+    sent: list[tuple[torch.Tensor, torch.Tensor]] = []
+    handles = [node.register_hook(_collect(sent, position, changed)) for node, position, changed in uses]
+    try:
+        run()
+    except Exception:  # it is used, and more cannot be told
+        return True
+    finally:
+        for handle in handles:
+            handle.remove()
+    with quiet():
+        return any(_touches(gradient, changed) for gradient, changed in sent)
+
+
+def _edge(tensor: torch.Tensor) -> Edge:
+    node = tensor.grad_fn
+    return (tensor, 0) if node is None else (node, tensor.output_nr)
+
+
+def _seen_from(base: torch.Tensor, view: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
+    """The elements of ``base`` that are changed elements of its ``view``."""
+    size = base.untyped_storage().nbytes() // base.element_size()
+    memory = base.new_zeros(size, dtype=changed.dtype)
+    memory.as_strided(view.shape, view.stride(), view.storage_offset()).copy_(changed)
+    return memory.as_strided(base.shape, base.stride(), base.storage_offset())
+
+
+def _collect(sent: list[Any], position: int, changed: torch.Tensor) -> Callable[[Any, Any], None]:
+    def hook(grad_inputs: Any, _: Any) -> None:
+        sent.append((grad_inputs[position], changed))
+
+    return hook
+
+
+def _touches(gradient: torch.Tensor | None, changed: torch.Tensor) -> bool:
+    if gradient is None:
+        return False
+    if gradient.shape != changed.shape or gradient.layout != changed.layout:
+        return True
+    return bool((gradient.ne(0) & changed).any())
