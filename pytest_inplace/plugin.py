@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _SKIPS = (pytest.skip.Exception, unittest.SkipTest)
 _STOPS = (pytest.exit.Exception, KeyboardInterrupt)
 
+_LOOKS: dict[str, dict[str, bool]] = {
+    "place": {"bold": True}, "error": {"red": True}, "warning": {"yellow": True}, "plain": {},
+}  # fmt: skip
+
 _settings = pytest.StashKey[options.Settings]()
 _baseline = pytest.StashKey[baselines.BaselineOfRun | None]()
 _check = pytest.StashKey[ItemCheck]()
@@ -258,8 +262,10 @@ class MainProcess:
         )
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        lines = self._collected.summary()
+        lines = self._collected.summary(self._config.get_verbosity("inplace"))
         if lines:
             terminalreporter.section("inplace")
             for line in lines:
-                terminalreporter.write_line(line)
+                for text, look in line:
+                    terminalreporter.write(text, **_LOOKS[look])
+                terminalreporter.line("")

@@ -124,6 +124,9 @@ def add_options(parser: pytest.Parser) -> None:
         type="bool",
         default=None,
     )
+    pytest.Config._add_verbosity_ini(
+        parser, "inplace", "how much the summary of in-place findings shows, as -v counts it"
+    )
     parser.addini(
         "inplace_paths",
         "settings for some files, one line each: PATH check=true|false latent=... replay=... "
@@ -139,6 +142,10 @@ def resolve(config: pytest.Config) -> Settings:
     Raises:
         pytest.UsageError: for a value that is not allowed; it says where the value came from.
     """
+    try:
+        config.get_verbosity("inplace")
+    except (TypeError, ValueError) as error:
+        raise pytest.UsageError(f"{_source(config, 'verbosity_inplace')}: {error}") from None
     check = config.getoption("inplace_check")
     if check is None:
         check = _ini_bool(config, "inplace_check")

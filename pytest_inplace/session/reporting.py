@@ -12,8 +12,9 @@ import pytest
 from _pytest._code.code import ExceptionChainRepr, ReprEntry, ReprFileLocation, ReprTraceback
 
 from pytest_inplace import __version__
-from pytest_inplace.reports.findings import Coverage, Finding, OtherTensor, Site, from_json, to_json
+from pytest_inplace.reports.findings import Coverage, Finding, OtherTensor, Site, to_json
 from pytest_inplace.reports.rendering import excerpt, facts, headline, places, report
+from pytest_inplace.reports.summary import Line, summary
 from pytest_inplace.session import files
 
 if TYPE_CHECKING:
@@ -159,55 +160,9 @@ class Collected:
             "tests": [self.records[nodeid] for nodeid in sorted(self.records)],
         }
 
-    def summary(self) -> list[str]:
+    def summary(self, verbosity: int) -> list[Line]:
         """The end of the run: how much was checked, what was found, what could not be checked."""
-        if not self.records:
-            return self.notes
-        records = list(self.records.values())
-        coverage = Coverage()
-        for each in records:
-            c = each["coverage"]
-            coverage.add(
-                Coverage(c["saved"], c["content_checked"], c["version_only"], dict(c["not_checked"]))
-            )
-        unchecked = [r for r in records if r["verdict"] == "unchecked"]
-        lines = [
-            f"{_count(len(records) - len(unchecked), 'test')} checked, "
-            f"{_count(coverage.saved, 'saved tensor')}: {coverage.content_checked} by content, "
-            f"{coverage.version_only} by version only"
-        ]
-        lines += self._grouped(records)
-        lines += self.notes
-        for each in unchecked:
-            lines.append(f"not checked: {each['nodeid']}: {each['reason']}")
-        for reason, count in sorted(coverage.reasons.items()):
-            lines.append(f"not checked: {reason} ({count}x)")
-        return lines
-
-    def _grouped(self, records: list[dict[str, Any]]) -> list[str]:
-        """One line for each line of code that wrote: one bug that fails many tests is one entry."""
-        groups: dict[tuple[object, ...], list[tuple[str, Finding]]] = {}
-        for each in records:
-            for data in each["findings"]:
-                finding = from_json(data)
-                if finding.accepted:
-                    continue
-                site = finding.modified or finding.saved or finding.used
-                key = (finding.code, finding.state, site and (site.path, site.line))
-                groups.setdefault(key, []).append((each["nodeid"], finding))
-        worst_first = sorted(groups.values(), key=lambda g: -max(f.relative_error or 0 for _, f in g))
-        lines = []
-        for group in worst_first:
-            finding = max(group, key=lambda entry: entry[1].relative_error or 0)[1]
-            site = finding.modified or finding.saved or finding.used
-            where = f"{site.path}:{site.line}: " if site is not None else ""
-            tests = f" [{len(group)} tests]" if len(group) > 1 else ""
-            lines.append(f"{where}{headline(finding)}{tests}")
-        return lines
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+        return summary(list(self.records.values()), self.notes, verbosity)
 
 
 def _torch_version() -> str | None:
