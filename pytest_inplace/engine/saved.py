@@ -29,8 +29,16 @@ Unpack = Callable[["Record"], "torch.Tensor"]
 
 
 def _same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors are the same elements; those without elements have no memory to tell them by."""
     try:
-        return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
+        address = a.data_ptr()
+        return (
+            address != 0
+            and address == b.data_ptr()
+            and a.dtype == b.dtype
+            and a.shape == b.shape
+            and a.stride() == b.stride()
+        )
     except RuntimeError:
         return False
 

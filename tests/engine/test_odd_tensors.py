@@ -190,3 +190,23 @@ def test_sparse_is_counted_as_not_checked_by_content() -> None:
     found = examine(_sparse)
     assert found.coverage.version_only > 0
     assert any("sparse" in reason for reason in found.coverage.reasons)
+
+
+def test_tensors_without_elements_are_not_taken_for_one_another() -> None:
+    """They all have the address zero, and a double backward saves again what a node has just unpacked."""
+
+    def program() -> list[torch.Tensor]:
+        w = torch.ones(4, 4, requires_grad=True)
+        h = torch.zeros(0, 4) @ w
+        out = torch.addmm(torch.ones(4, requires_grad=True), torch.atan2(h, h + 3), w)
+        loss = (out / out.norm()).sin().sum() + h.prod(dim=-1).sum()
+        (g,) = torch.autograd.grad(loss, (w,), create_graph=True)
+        (loss + (g * g).sum()).backward()
+        assert w.grad is not None
+        return [g.detach(), w.grad]
+
+    found = examine(program)
+    assert found.error is None
+    assert found.findings == []
+    for checked, plain in zip(found.result, program(), strict=True):
+        torch.testing.assert_close(checked, plain, rtol=0, atol=0, equal_nan=True)

@@ -97,7 +97,8 @@ def _offload(b: Builder) -> tuple[str, ...]:
 
 def _checkpoint(b: Builder) -> tuple[str, ...]:
     """Non-reentrant checkpointing of a nested function, with a tensor argument and captured tensors."""
-    argument = b.rng.choice([v for v in b.floats() if v.role == INTER and v.grad])
+    made = [v for v in b.floats() if v.role == INTER and v.grad] or b.floats(lambda v: v.grad)
+    argument = b.rng.choice(made)
     outside = set(b.variables)
     b.emit("def block(a):")
     b.indent = 1
@@ -122,7 +123,9 @@ def _checkpoint(b: Builder) -> tuple[str, ...]:
 
 
 def _function(b: Builder) -> tuple[str, ...]:
-    a = b.rng.choice([v for v in b.floats() if v.role == INTER and v.grad])
+    # A deletion may have left no intermediate; a leaf serves as well.
+    made = [v for v in b.floats() if v.role == INTER and v.grad] or b.floats(lambda v: v.grad)
+    a = b.rng.choice(made)
     same = b.floats(lambda v: v.shape == a.shape and v.grad)
     other = b.rng.choice(same) if b.chance(0.5) else b.leaf(a.shape)
     name = b.fresh("h")
