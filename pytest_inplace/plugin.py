@@ -109,6 +109,18 @@ def _forget(item: pytest.Item) -> None:
         del item.stash[_check]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, Any, Any]:
+    item = getattr(request, "_pyfuncitem", None)
+    check = item.stash.get(_check, None) if isinstance(item, pytest.Item) else None
+    if check is None:
+        return (yield)
+    with check.setting_up(fixturedef.scope == "function"):
+        return (yield)
+
+
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     return (yield from _phase(item, "call"))

@@ -62,6 +62,13 @@ class Entry(Evidence):
     version: int = field(kw_only=True)
     node: int = field(kw_only=True)
     written_at: int | None = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether the tensor was not what had been saved, when it was looked at last."""
+        moved = self.version_now is not None and self.version_now != self.version
+        return self.values is not None and (self.values.changed > 0 or moved)
+
     relaid: bool = False
     """Whether the same values came to lie in another layout of memory, which a digest takes for a change."""
 

@@ -61,9 +61,9 @@ def examine(program: Callable[[], Any]) -> Examination:
     suspects = pending(ledger.suspects.values(), examination.error)
     if suspects:
         after = RandomStates.capture()
-        states.restore()
 
         def again() -> None:
+            states.restore()
             with suppress(Exception):  # the first run's outcome is the one that counts
                 program()
 

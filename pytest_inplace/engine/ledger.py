@@ -8,17 +8,21 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_inplace.engine import values
+from pytest_inplace.engine.rng import RandomStates
 from pytest_inplace.reports.call_sites import Capture
 from pytest_inplace.reports.findings import Coverage
 
 if TYPE_CHECKING:
     import torch
 
+BEYOND = 1_000_000_000
+"""The first number of what is numbered apart, see :meth:`Ledger.beyond`."""
 LEAF, INPUT, OUTPUT = range(3)
 """How a node holds a tensor: a leaf or an input is the tensor itself, an output is an alias of it."""
 
@@ -120,6 +124,12 @@ class Suspect:
     error: BaseException | None = None
     kind: str = "saved"
     key: Any = None
+    record: weakref.ref[Record] | None = None
+    """Set where the save was before the program: in an earlier one, or in what surrounds it."""
+
+    @property
+    def is_from_before(self) -> bool:
+        return self.record is not None
 
 
 @dataclass
@@ -138,13 +148,47 @@ class Ledger:
     on_saved: Callable[[Record], None] | None = None
     on_dropped: Callable[[Record], None] | None = None
     died: int = 0
+    _beyond: tuple[int, int, int] = (BEYOND, BEYOND, BEYOND)
+    _is_beyond: bool = False
+
+    @contextlib.contextmanager
+    def beyond(self) -> Iterator[None]:
+        """Number what happens inside apart, for a second run of the program does not do it again."""
+        if self._is_beyond:
+            yield
+            return
+        self._is_beyond = True
+        own = self.saves, self.holds, self.calls
+        self.saves, self.holds, self.calls = self._beyond
+        try:
+            yield
+        finally:
+            self._beyond = self.saves, self.holds, self.calls
+            self.saves, self.holds, self.calls = own
+            self._is_beyond = False
+
+    @contextlib.contextmanager
+    def as_if_not_run(self) -> Iterator[None]:
+        """What runs inside, on trial, takes no numbers from the run, neither random ones nor ordinals."""
+        states = RandomStates.capture()
+        counts = self.saves, self.holds, self.calls
+        try:
+            yield
+        finally:
+            self.saves, self.holds, self.calls = counts
+            states.restore()
+
+    @property
+    def all_saves(self) -> int:
+        """How many there were, those numbered apart included."""
+        return self.saves if self._is_beyond else self.saves + self._beyond[0] - BEYOND
 
     def close(self) -> None:
         """End the watch: look at what is still saved and unused, and ignore what dies later."""
         if self.closed:
             return
         self.drop_unused()
-        self.coverage.saved = self.saves
+        self.coverage.saved = self.all_saves
         self.coverage.content_checked = self.coverage.saved - self.coverage.version_only
         self.closed = True
 
@@ -176,7 +220,7 @@ class Ledger:
         """
         found: list[Record] = []
         for generation in range(3):
-            if len(found) >= self.saves - self.died:
+            if len(found) >= self.all_saves - self.died:
                 break
             objects = gc.get_objects(generation=generation)
             found += [o for o in objects if type(o) is Record and o[10] is self]
@@ -247,7 +291,7 @@ def latent_suspect(record: Record) -> Suspect | None:
 def describe(record: Record, used: Capture | None, op: str | None) -> Suspect:
     """The facts about a changed record, without its values."""
     tensor = record.tensor
-    return Suspect(
+    suspect = Suspect(
         record.ordinal,
         record.where,
         used,
@@ -259,3 +303,6 @@ def describe(record: Record, used: Capture | None, op: str | None) -> Suspect:
         record.version,
         tensor._version,
     )
+    if record.ordinal >= BEYOND:
+        suspect.ordinal, suspect.record = None, weakref.ref(record)
+    return suspect

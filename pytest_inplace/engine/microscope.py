@@ -16,7 +16,6 @@ from pytest_inplace.engine.gradients import BackwardCall, Judge, Substitutes
 from pytest_inplace.engine.ledger import Ledger, Record, Suspect, is_statistic, latent_suspect
 from pytest_inplace.engine.outside import Outside
 from pytest_inplace.engine.quiet import quiet
-from pytest_inplace.engine.rng import RandomStates
 from pytest_inplace.engine.saved import make_unpack
 from pytest_inplace.engine.watch import Watch, active_ledger
 from pytest_inplace.engine.watchpoints import Tracer
@@ -34,7 +33,12 @@ MAX_JUDGEMENTS = 200
 class Microscope:
     """Watches the suspects with the given keys (everything if ``None``) during one run of a program."""
 
-    def __init__(self, keys: frozenset[Any] | None, lines: bool = True) -> None:
+    def __init__(
+        self, keys: frozenset[Any] | None, lines: bool = True, places: frozenset[Any] = frozenset()
+    ) -> None:
+        """With ``places``, all that is saved there is watched besides the saves with the given keys."""
+        self._places = places
+        self._known: dict[int, Entry] = {}
         self.outside = Outside(self, keys)
         self.ledger = Ledger(on_saved=self._saved, on_dropped=self._dropped, on_held=self.outside.held)
         self.entries: dict[int, Entry] = {}
@@ -103,7 +107,7 @@ class Microscope:
 
     def _saved(self, record: Record) -> None:
         self._extensions.look(record.tensor)
-        if self._keys is not None and record.ordinal not in self._keys:
+        if self._keys is not None and record.ordinal not in self._keys and record.where not in self._places:
             return
         if self._substitutes is not None:
             return
@@ -113,7 +117,7 @@ class Microscope:
         with quiet():
             copy = values.snapshot(tensor)
         node = torch._C._autograd._get_sequence_nr() - 1
-        memory = self._memory(tensor)
+        memory = values.elements_key(tensor)
         frame = call_sites.user_frame(sys._getframe(1))
         entry = Entry(
             names.tensor_name(tensor, frame, record.where and record.where[0]),
@@ -125,6 +129,25 @@ class Microscope:
             node=node,
         )
         self.entries[record.ordinal] = entry
+        self._group(entry, record, memory, frame)
+
+    def follow(self, suspect: Suspect) -> None:
+        """Watch a save that was there before this run: the run may write it once more, and show where."""
+        record = suspect.record() if suspect.record is not None else None
+        if record is None:
+            return
+        tensor = record.tensor
+        with quiet():
+            entry = Entry(
+                record=weakref.ref(record), copy=values.snapshot(tensor), digest=values.digest(tensor),
+                version=tensor._version, where=record.where, node=0,
+            )  # fmt: skip
+        self._known[id(suspect)] = entry
+        memory = values.elements_key(tensor)
+        self._groups[memory] = Group([entry], entry.version, entry.digest)
+
+    def _group(self, entry: Entry, record: Record, memory: tuple[Any, ...], frame: FrameType | None) -> None:
+        """Watch the memory of a save together with that of others who saved the same elements."""
         group = self._groups.get(memory)
         if group is None or group.tensor() is None:
             if len(self._groups) < MAX_WATCHED:
@@ -133,12 +156,6 @@ class Microscope:
             group.entries.append(entry)
             if group.version != record.version or group.digest != record.digest:
                 self._look(None, frame)
-
-    def _memory(self, tensor: torch.Tensor) -> tuple[Any, ...]:
-        try:
-            return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
-        except (RuntimeError, NotImplementedError):
-            return (id(tensor),)
 
     # -- watching -----------------------------------------------------------------------------------
 
@@ -235,7 +252,7 @@ class Microscope:
         judge = Judge(engine, self._substitute)
 
         def run() -> None:
-            with self._as_if_not_run():
+            with self.ledger.as_if_not_run():
                 judge.run(call)
 
         self.outside.inputs.follow(call, run)
@@ -243,17 +260,6 @@ class Microscope:
             return
         self._judgements += 1
         self._judge(judge, call, changed)
-
-    @contextlib.contextmanager
-    def _as_if_not_run(self) -> Iterator[None]:
-        """A trial inside takes no numbers, random or ordinal, from the run."""
-        states = RandomStates.capture()
-        counts = self.ledger.saves, self.ledger.holds, self.ledger.calls
-        try:
-            yield
-        finally:
-            self.ledger.saves, self.ledger.holds, self.ledger.calls = counts
-            states.restore()
 
     def _substitute(self, substitutes: Substitutes | None) -> None:
         self._substitutes = substitutes
@@ -276,11 +282,13 @@ class Microscope:
             for ordinal, (entry, record) in changed.items():
                 right[ordinal] = entry.copy
                 same_layout = entry.copy.shape == record.tensor.shape
-                now[ordinal] = _in_layout_of(entry.copy, record.tensor) if same_layout else record.tensor
-                groups.setdefault(_storage_key(record.tensor), []).append(ordinal)
+                now[ordinal] = (
+                    values.in_layout_of(entry.copy, record.tensor) if same_layout else record.tensor
+                )
+                groups.setdefault(values.storage_key(record.tensor), []).append(ordinal)
             self.outside.put_on_trial(call, right, now, groups, evidence)
         try:
-            with self._as_if_not_run():
+            with self.ledger.as_if_not_run():
                 verdict = judge.judge(call, right, now, groups)
         except Exception as error:
             for each in evidence.values():
@@ -298,11 +306,24 @@ class Microscope:
         """What this run saw of a suspect, or ``None`` if it did not happen again."""
         if suspect.kind != "saved":
             return self.outside.reproduced(suspect)
+        known = self._known.get(id(suspect))
+        if known is not None or suspect.is_from_before:
+            return known if known is not None and known.modified is not None else None
         entry = self.entries.get(suspect.ordinal) if suspect.ordinal is not None else None
         if entry is None or entry.values is None or not _same_place(entry.where, suspect.where):
             return None
         moved = entry.version_now is not None and entry.version_now != entry.version
         return entry if entry.values.changed or moved or entry.relaid else None
+
+    def adopt(self, suspects: Iterable[Suspect], other: Microscope) -> None:
+        """Take from another run, with other ordinals, what was written at the places of these suspects."""
+        by_place: dict[Any, list[Suspect]] = {}
+        for suspect in suspects:
+            by_place.setdefault(suspect.where, []).append(suspect)
+        for place, missing in by_place.items():
+            entries = [e for _, e in sorted(other.entries.items()) if e.where == place and e.differs]
+            if len(entries) == len(missing):
+                self._known.update({id(s): e for s, e in zip(missing, entries, strict=True)})
 
     # -- questions that a test asks while it runs -------------------------------------------------------
 
@@ -371,19 +392,3 @@ class Microscope:
 def _same_place(here: Capture | None, there: Capture | None) -> bool:
     """Whether a save of this run is that of another one, which may know the library's line only."""
     return here == there or there is None or call_sites.is_library(there[0])
-
-
-def _in_layout_of(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of ``tensor`` in the memory layout of ``like``: the same kernels run on both."""
-    copy = values.snapshot(like)
-    expanded = any(s == 0 and d > 1 for s, d in zip(copy.stride(), copy.shape, strict=True))
-    if expanded or copy.stride() == tensor.stride() or values.unreadable(copy) is not None:
-        return values.snapshot(tensor)
-    return copy.copy_(tensor.detach())
-
-
-def _storage_key(tensor: torch.Tensor) -> int:
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
-        return id(tensor)

@@ -246,7 +246,7 @@ def make_unpack(active: Callable[[], Ledger | None]) -> Unpack:
             raise error_for(record, node)  # the test accepts the write; PyTorch still does not
         suspect = describe(record, call_sites.capture(sys._getframe(1)), node.name() if node else None)
         if record.ledger is not ledger:
-            suspect.ordinal = None
+            suspect.ordinal, suspect.record = None, weakref.ref(record)
         suspect.error = error_for(record, node) if moved else None
         ledger.suspects[record.ordinal if suspect.ordinal is not None else id(record)] = suspect
         if suspect.error is not None:

@@ -309,3 +309,28 @@ def gradient_error(name: str, right: torch.Tensor, computed: torch.Tensor) -> Gr
         (number(right, int(worst)),),
         (number(computed, int(worst)),),
     )
+
+
+def in_layout_of(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of ``tensor`` in the memory layout of ``like``: the same kernels run on both."""
+    copy = snapshot(like)
+    expanded = any(s == 0 and d > 1 for s, d in zip(copy.stride(), copy.shape, strict=True))
+    if expanded or copy.stride() == tensor.stride() or unreadable(copy) is not None:
+        return snapshot(tensor)
+    return copy.copy_(tensor.detach())
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """What tensors have in common that share memory."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return id(tensor)
+
+
+def elements_key(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What tensors have in common that are the same elements of memory."""
+    try:
+        return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+    except (RuntimeError, NotImplementedError):
+        return (id(tensor),)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -37,6 +38,8 @@ class ItemCheck:
         self._ledger: Any = None
         self._before: Any = None
         self._torn_down: Any = None
+        self._has_begun = False
+        """Whether something of its own ran, after the set-up of what surrounds it."""
         self.running = False
         self.is_skipped = False
         self.told: list[BaseException] = []
@@ -119,6 +122,21 @@ class ItemCheck:
         error: BaseException | None = torn.error
         return error
 
+    @contextlib.contextmanager
+    def setting_up(self, for_this_test_only: bool) -> Iterator[None]:
+        """Around the set-up of one fixture. A second run of the test does not set the wider ones up again."""
+        if for_this_test_only:
+            self._has_begun = True
+            yield
+            return
+        from pytest_inplace.session.process_state import ProcessState
+
+        ledger = self._ledger
+        with contextlib.nullcontext() if ledger is None else ledger.beyond():
+            yield
+        if not self._has_begun and self._before is not None:
+            self._before = ProcessState.capture()
+
     # -- conclusions --------------------------------------------------------------------------------
 
     def conclude(self, when: str, error: BaseException | None) -> list[Finding]:
@@ -141,7 +159,7 @@ class ItemCheck:
         findings = [f for f in findings if f.state == "confirmed" or self.settings.latent != "ignore"]
         if self.baseline is not None:
             findings = self.baseline.accept(self.item, findings, error)
-        self.findings += findings
+        findings = self._not_told_yet(findings)
         failing = []
         for finding in findings:
             if finding.accepted:
@@ -153,6 +171,18 @@ class ItemCheck:
         if failing:
             self.failing.setdefault(when, []).extend(failing)
         return failing
+
+    def _not_told_yet(self, findings: list[Finding]) -> list[Finding]:
+        """Take these in; where one confirms a latent one of an earlier phase, it only takes its place."""
+        fresh = []
+        for finding in findings:
+            earlier = [i for i, known in enumerate(self.findings) if _is_confirmed_by(known, finding)]
+            if earlier:
+                self.findings[earlier[0]] = finding
+            else:
+                self.findings.append(finding)
+                fresh.append(finding)
+        return fresh
 
     def _allowed(self, finding: Finding) -> bool:
         if finding.code in self.settings.allow:
@@ -243,6 +273,13 @@ def _moot(finding: Finding, error: BaseException | None) -> bool:
         return False
     unused = finding.code == "INP202" and finding.state == "latent"
     return unused or (finding.code == "INP203" and not finding.gradients_judged)
+
+
+def _is_confirmed_by(latent: Finding, finding: Finding) -> bool:
+    same = (
+        latent.code == finding.code and latent.saved == finding.saved and latent.modified == finding.modified
+    )
+    return same and latent.state == "latent" and finding.state == "confirmed"
 
 
 def _warn(item: pytest.Item, finding: Finding) -> None:

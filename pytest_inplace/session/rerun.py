@@ -68,19 +68,9 @@ def replay_item(item: pytest.Item, before: ProcessState, suspects: Iterable[Susp
     """
     setup_state = item.session._setupstate
     after = ProcessState.capture()
-    before.restore()
 
     def run() -> None:
-        item.stash.setdefault(tmppath_result_key, {})
-        with _outcome_ignored():
-            if hasattr(item, "_initrequest"):
-                item._initrequest()
-            setup_state.setup(item)
-            item.runtest()
-        with _outcome_ignored():
-            setup_state.teardown_exact(item.parent)  # type: ignore[arg-type]
-
-    try:
+        before.restore()
         with (
             _as_before_the_run(item),
             _output_aside(item),
@@ -90,7 +80,17 @@ def replay_item(item: pytest.Item, before: ProcessState, suspects: Iterable[Susp
             _no_debugger(),
             warnings.catch_warnings(record=True),
         ):
-            return replay(run, suspects)
+            item.stash.setdefault(tmppath_result_key, {})
+            with _outcome_ignored():
+                if hasattr(item, "_initrequest"):
+                    item._initrequest()
+                setup_state.setup(item)
+                item.runtest()
+            with _outcome_ignored():
+                setup_state.teardown_exact(item.parent)  # type: ignore[arg-type]
+
+    try:
+        return replay(run, suspects)
     finally:
         after.restore()
 
