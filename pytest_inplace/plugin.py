@@ -236,7 +236,7 @@ def pytest_runtest_makereport(
         if call.when == "teardown" and not check.is_skipped:
             everything = [reporting.relative(f, root) for f in check.findings]
             reporting.attach_record(
-                report, reporting.record(item.nodeid, everything, check.coverage, check.trouble)
+                report, reporting.record(item.nodeid, everything, check.coverage, check.trouble, check.parity)
             )
         if call.when == "teardown":
             _forget(item)

@@ -20,7 +20,7 @@ def modules(folder: str) -> set[str]:
 
 # Reports import neither torch nor pytest; the engine imports no pytest; the pytest side may use both.
 REPORTS = modules("reports")
-ENGINE = modules("engine")
+ENGINE = modules("engine") | modules("parity")
 PYTEST_SIDE = modules("session") | {"plugin"}
 ALL = REPORTS | ENGINE | PYTEST_SIDE
 

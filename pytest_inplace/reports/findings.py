@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pytest_inplace.reports.parity import Divergence, divergence_from_json, divergence_to_json
+
 State = Literal["confirmed", "latent"]
 
 
@@ -46,6 +48,8 @@ RULES: tuple[Rule, ...] = (
     Rule("INP204", "recompute-diverged", "a checkpoint recomputed other values than the forward pass had"),
     Rule("INP205", "hooks-aliased", "saved-tensor hooks kept an alias of a tensor, and that changed"),
     Rule("INP206", "frozen-modified", "a tensor that the test declared frozen was written"),
+    Rule("INP301", "parity-diverged", "another device computes something else than rounding explains"),
+    Rule("INP302", "parity-finding-differs", "an in-place operation is an error on another device only"),
 )
 _BY_KEY = {key: rule for rule in RULES for key in (rule.code, rule.name)}
 
@@ -169,6 +173,7 @@ class Finding:
     also: tuple[OtherTensor, ...] = ()
     fix: str | None = None
     note: str | None = None
+    divergence: Divergence | None = None
     accepted: str | None = None
 
     @property
@@ -273,6 +278,7 @@ def to_json(finding: Finding) -> dict[str, Any]:
         ],
         "fix": finding.fix,
         "note": finding.note,
+        "divergence": divergence_to_json(finding.divergence),
         "accepted": finding.accepted,
     }
 
@@ -338,6 +344,7 @@ def from_json(data: dict[str, Any]) -> Finding:
         also=tuple(OtherTensor(_tensor(o["tensor"]), _site(o["saved"])) for o in data["also"]),
         fix=data["fix"],
         note=data["note"],
+        divergence=divergence_from_json(data.get("divergence")),
         accepted=data.get("accepted"),
     )
 

@@ -10,6 +10,9 @@ from pytest_inplace.reports.findings import Site
 _GENERAL = "write to a copy (`.clone()`), or write before the value is used in the forward pass"
 
 _INSTEAD = {
+    "INP301": "compare this operator on both devices with these inputs; another way to write it, or another "
+    "version of torch, may agree",
+    "INP302": "write to a copy: what autograd saves is up to each device",
     "INP201": "keep tensors with `ctx.save_for_backward(...)`, not as attributes: "
     "autograd then checks their version",
     "INP202": "call `ctx.mark_dirty(x)` in forward, return `x` and use what apply() returns, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from pytest_inplace.reports.findings import Finding, GradientError, Site, TensorInfo, ValueDiff
+from pytest_inplace.reports.parity import Divergence
 
 _SHORT_DTYPES = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
@@ -47,6 +48,12 @@ def headline(finding: Finding) -> str:
 
 
 def _what(finding: Finding) -> str:
+    divergence = finding.divergence
+    if divergence is not None and finding.code == "INP301":
+        operator = f"; {divergence.operator} is the first operator to differ" if divergence.operator else ""
+        return f"differs on {divergence.device} by more than rounding explains{operator}"
+    if divergence is not None:
+        return f"was overwritten after autograd had saved it, on {divergence.device} only"
     return _HAPPENED.get(finding.code, "was overwritten after autograd had saved it")
 
 
@@ -86,14 +93,17 @@ def places(finding: Finding) -> list[tuple[str, Site]]:
     """What happened where, in the order in which it happened."""
     found = []
     if finding.saved is not None:
-        operation = f" for {finding.saved.op}" if finding.saved.op else ""
-        found.append((f"{_KEPT.get(finding.code, 'saved')}{operation}", finding.saved))
+        if finding.code == "INP301":
+            found.append((f"{finding.saved.op} differs", finding.saved))
+        else:
+            operation = f" for {finding.saved.op}" if finding.saved.op else ""
+            found.append((f"{_KEPT.get(finding.code, 'saved')}{operation}", finding.saved))
     if finding.modified is not None:
         found.append(
             ("overwritten" if finding.code not in ("INP104", "INP105") else "refused", finding.modified)
         )
     if finding.used is not None:
-        found.append(("used by backward", finding.used))
+        found.append(("compared" if finding.code == "INP301" else "used by backward", finding.used))
     return found
 
 
@@ -116,6 +126,8 @@ def facts(finding: Finding) -> list[str]:
     """Versions, values, gradients, further tensors, advice: everything but the places."""
     lines: list[str] = []
     lines += _version_lines(finding)
+    if finding.divergence is not None:
+        lines += _divergence_lines(finding.divergence)
     if finding.values is not None:
         lines += _value_lines(finding.values)
     lines += _gradient_lines(finding)
@@ -126,12 +138,37 @@ def facts(finding: Finding) -> list[str]:
         lines.append(f"it also overwrote {subject(other.tensor)}{where}")
     if len(finding.also) > 3:
         lines.append(f"... and {len(finding.also) - 3} more tensors")
-    if finding.modified is None and finding.used is not None and finding.code != "INP104":
+    if finding.modified is None and finding.used is not None and finding.code not in ("INP104", "INP301"):
         lines.append(f"changed before {finding.used.path}:{finding.used.line}")
     if finding.note:
         lines.append(f"note: {finding.note}")
     if finding.fix:
         lines.append(f"instead: {finding.fix}")
+    return lines
+
+
+def _divergence_lines(divergence: Divergence) -> list[str]:
+    """How far off, by which bound, and the operator that is the first to differ."""
+    if divergence.bound == "findings":
+        return []
+    lines = [f"first compared value that differs: {divergence.point}"]
+    if divergence.error is not None and divergence.allowed is not None:
+        lines.append(
+            f"off by {divergence.error:.3g} from double precision, rounding explains {divergence.allowed:.3g}"
+        )
+    else:
+        lines.append(f"compared by: {divergence.bound}")
+    if divergence.others:
+        lines.append(f"{divergence.others} more compared values differ")
+    if divergence.operator is not None:
+        lines.append(
+            f"{divergence.operator}({', '.join(divergence.inputs)}) in {divergence.phase} "
+            f"{divergence.output}, from the same inputs; CPU -> {divergence.device}:"
+        )
+    elif divergence.device != "cpu":
+        lines.append("no single operator differs by more than rounding, among those that could be repeated")
+    if not divergence.deterministic:
+        lines.append(f"two runs on {divergence.device} differ: it is not deterministic there")
     return lines
 
 

@@ -40,6 +40,7 @@ class ItemCheck:
         self._torn_down: Any = None
         self._has_begun = False
         """Whether something of its own ran, after the set-up of what surrounds it."""
+        self.parity: Any = None
         self.running = False
         self.is_skipped = False
         self.told: list[BaseException] = []
@@ -83,6 +84,11 @@ class ItemCheck:
             # Where a second run names the lines, the first need not look for the user's among the frames.
             self._watch = Watch(self._ledger, walk=self.settings.replay == "never")
             self._watch.start()
+        if self.settings.parity is not None:
+            from pytest_inplace.session.parity import ItemParity
+
+            self.parity = ItemParity(self.item, self.settings.parity)
+            self.parity.start()
         self.coverage = self._ledger.coverage
 
     def end(self) -> None:
@@ -90,6 +96,8 @@ class ItemCheck:
         from pytest_inplace.session.late_import import forget
 
         forget(self._guarded_start)
+        if self.parity is not None:
+            self.parity.stop()
         if self.lens is not None:
             self.lens.stop()
         elif self._watch is not None:
@@ -102,6 +110,8 @@ class ItemCheck:
     def skipped(self) -> None:
         """The test skipped itself: whatever it did so far is no claim of its."""
         self.is_skipped = True
+        if self.parity is not None:
+            self.parity.stop()
         if self._ledger is not None:
             self._ledger.take_suspects()
             self._ledger.acknowledged = self._ledger.saves
@@ -150,6 +160,8 @@ class ItemCheck:
         suspects = self._suspects(error)
         findings = self._judge(suspects, when) if suspects else []
         findings += self._frozen(error)
+        if self.parity is not None:
+            findings += self._compare(when, error, findings)
         if error is not None and "torch" in sys.modules:
             findings += native(error)
         findings = [f for f in findings if not self._allowed(f) and not _moot(f, error)]
@@ -248,6 +260,29 @@ class ItemCheck:
             return replay_item(self.item, self._before, suspects)
         finally:
             self._resume()
+
+    def _compare(self, when: str, error: BaseException | None, findings: list[Finding]) -> list[Finding]:
+        """What another device makes of a test that is right on the CPU."""
+        from pytest_inplace.session.rerun import can_replay_now
+
+        if error is not None or findings:
+            self.parity.not_compared("it fails on the CPU")
+            self.parity.stop()
+        elif when == "call":
+            why = self._no_replay(when)
+            if why is None and not can_replay_now(self.item):
+                why = "what surrounds the test was already torn down"
+            if why is not None:
+                self.parity.not_compared(why)
+                return []
+            self.tear_down_early()
+            self._pause()
+            try:
+                found: list[Finding] = self.parity.compare(self._before)
+                return found
+            finally:
+                self._resume()
+        return []
 
     def _no_replay(self, when: str) -> str | None:
         if self.settings.replay != "never":

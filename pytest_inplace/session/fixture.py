@@ -111,6 +111,22 @@ class Inplace:
         if findings:
             raise InplaceError(findings, suspects)
 
+    def compare(self, name: str, tensor: torch.Tensor) -> None:
+        """A value for ``--inplace-parity`` to compare between devices; without it, nothing happens.
+
+        Raises:
+            TypeError: if ``tensor`` is no tensor.
+        """
+        import torch
+
+        from pytest_inplace.parity.recording import active_recorder
+
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"inplace.compare takes a name and a tensor, not {type(tensor).__name__}")
+        recorder = active_recorder()
+        if recorder is not None:
+            recorder.compare(name, tensor)
+
     @contextmanager
     def frozen(self, *targets: torch.Tensor | torch.nn.Module) -> Iterator[None]:
         """Nothing inside the block may write these tensors, or the parameters and buffers of these modules.

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from pytest_inplace.reports.findings import rule_for
-from pytest_inplace.session import files, paths
+from pytest_inplace.session import files, parity_options, paths
 from pytest_inplace.session.paths import LATENT, REPLAY, PathRule
 
 Latent = Literal["error", "warn", "ignore"]
@@ -26,6 +26,7 @@ class Settings:
     latent: Latent = "error"
     replay: Replay = "auto"
     json: Path | None = None
+    parity: str | None = None
     baseline: Path | None = None
     baseline_source: str = "--inplace-baseline"
     update_baseline: bool = False
@@ -46,21 +47,26 @@ def inplace_safe(
     reason: str | None = None,
     latent: str | None = None,
     replay: bool | str | None = None,
+    parity: str | None = None,
 ) -> dict[str, Any]:
     """check that no in-place operation in this test corrupts a gradient, with or without --inplace-check.
 
     check=False leaves the test alone even under --inplace-check. allow lists rules, by code or name,
     whose findings are accepted here, and needs a reason. latent ("error", "warn" or "ignore") and
     replay (True, False, "auto" or "never") override the options of these names; replay=False is for
-    a test whose side effects must not happen twice.
+    a test whose side effects must not happen twice. parity names a device, such as "cuda", on which the
+    test is run again and compared; "never" is for a test that is not to be.
     """
-    return {"check": check, "allow": allow, "reason": reason, "latent": latent, "replay": replay}
+    return {
+        "check": check, "allow": allow, "reason": reason, "latent": latent, "replay": replay, "parity": parity
+    }  # fmt: skip
 
 
 def marker_help() -> str:
     """The marker's line for ``pytest --markers``: its signature and the docstring above."""
     text = " ".join((inplace_safe.__doc__ or "").split())
-    return f"inplace_safe(*, check=True, allow=(), reason=None, latent=None, replay=None): {text}"
+    signature = "*, check=True, allow=(), reason=None, latent=None, replay=None, parity=None"
+    return f"inplace_safe({signature}): {text}"
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -111,6 +117,7 @@ def add_options(parser: pytest.Parser) -> None:
         help="accept what is found and write it to the file of --inplace-baseline "
         "(ini: inplace_update_baseline)",
     )
+    parity_options.add(parser, group)
     parser.addini("inplace_check", "check every test (see --inplace-check)", type="bool", default=None)
     parser.addini("inplace_latent", "error, warn or ignore (see --inplace-latent)", default=None)
     parser.addini("inplace_replay", "auto or never (see --inplace-replay)", default=None)
@@ -160,8 +167,10 @@ def resolve(config: pytest.Config) -> Settings:
     json = _report_file(config, "inplace_json")
     if update and baseline is not None and not hasattr(config, "workerinput"):
         files.check_writable(baseline, baseline_source, leave=False)
+    parity = parity_options.resolve(config, _source(config, parity_options.KEY))
     settings = Settings(
-        check=bool(check),
+        check=bool(check) or parity is not None,
+        parity=parity,
         latent=latent or "error",
         replay=replay or "auto",
         json=json,
@@ -247,7 +256,7 @@ def _with_marker(item: pytest.Item, marker: pytest.Mark, settings: Settings) -> 
     try:
         given = inplace_safe(*marker.args, **marker.kwargs)
     except TypeError as error:
-        known = "it takes check, allow, reason, latent and replay, by keyword"
+        known = "it takes check, allow, reason, latent, replay and parity, by keyword"
         raise wrong(f"{str(error).removeprefix('inplace_safe() ')}; {known}") from None
     changes: dict[str, Any] = {
         "check": _checked(given["check"], lambda v: isinstance(v, bool), "check", wrong)
@@ -274,6 +283,10 @@ def _with_marker(item: pytest.Item, marker: pytest.Mark, settings: Settings) -> 
             changes.update(replay="never", replay_off_because="off by inplace_safe(replay=False)")
         elif settings.replay_off_because != "off under the debugger":
             changes.update(replay="auto", replay_off_because=None)
+    parity = given["parity"]
+    if parity is not None:
+        _checked(parity, parity_options.is_device, "parity", wrong, ("a device", "never"))
+        changes["parity"] = None if parity == "never" else parity
     return dataclasses.replace(settings, **changes)
 
 
@@ -297,7 +310,7 @@ def header(settings: Settings) -> str:
     check = "on" if settings.check else "marked tests"
     because = f" ({settings.replay_off_because})" if settings.replay_off_because else ""
     text = f"inplace: check={check}, latent={settings.latent}, replay={settings.replay}{because}"
-    for name in ("json", "baseline"):
+    for name in ("parity", "json", "baseline"):
         if (path := getattr(settings, name)) is not None:
             text += f", {name}={path}"
     return f"{text} (updating)" if settings.update_baseline else text

@@ -16,6 +16,7 @@ from pytest_inplace.reports.findings import Coverage, Finding, OtherTensor, Site
 from pytest_inplace.reports.rendering import excerpt, facts, headline, places, report
 from pytest_inplace.reports.summary import Line, summary
 from pytest_inplace.session import files
+from pytest_inplace.session.parity_summary import parity_lines
 
 if TYPE_CHECKING:
     from pytest_inplace.session.baselines import BaselineOfRun
@@ -52,11 +53,12 @@ def relative(finding: Finding, rootpath: Path) -> Finding:
 
 def closing(finding: Finding, nodeid: str) -> list[str]:
     """How to allow the finding, how to see it again, and where to read about it."""
+    option = f"--inplace-parity={finding.divergence.device}" if finding.divergence else "--inplace-check"
     silent = finding.code in ("INP102", "INP103") and finding.raised is None
     return [
         f'to allow it: @pytest.mark.inplace_safe(allow=["{finding.code}"], reason="...")'
         + (', or `with inplace.allow(reason="..."):` around the write' if silent else ""),
-        f"to see it again: pytest '{nodeid}' --inplace-check",
+        f"to see it again: pytest '{nodeid}' {option}",
         f"about this rule: pytest --inplace-explain={finding.code}",
     ]
 
@@ -111,7 +113,9 @@ def attach(longrepr: Any, findings: list[Finding], nodeid: str) -> Any:
     return longrepr
 
 
-def record(nodeid: str, findings: list[Finding], coverage: Coverage, trouble: str | None) -> dict[str, Any]:
+def record(
+    nodeid: str, findings: list[Finding], coverage: Coverage, trouble: str | None, parity: Any = None
+) -> dict[str, Any]:
     """One test as the JSON contract has it."""
     verdict = "finding" if findings else "unchecked" if trouble else "clean"
     return {
@@ -124,6 +128,7 @@ def record(nodeid: str, findings: list[Finding], coverage: Coverage, trouble: st
             "not_checked": dict(sorted(coverage.reasons.items())),
         },
         "reason": trouble,
+        "parity": parity.record.to_json() if parity is not None and parity.record is not None else None,
         "findings": [to_json(f) for f in findings],
     }
 
@@ -162,7 +167,9 @@ class Collected:
 
     def summary(self, verbosity: int) -> list[Line]:
         """The end of the run: how much was checked, what was found, what could not be checked."""
-        return summary(list(self.records.values()), self.notes, verbosity)
+        records = list(self.records.values())
+        about_parity: list[Line] = [[(line, "plain")] for line in parity_lines(records)]
+        return summary(records, self.notes, verbosity) + about_parity
 
 
 def _torch_version() -> str | None:

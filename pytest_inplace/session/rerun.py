@@ -8,9 +8,9 @@ import logging
 import pdb
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from _pytest.capture import FDCapture, MultiCapture
@@ -21,6 +21,8 @@ from pytest_inplace.engine.ledger import Suspect
 from pytest_inplace.engine.replay import replay
 from pytest_inplace.reports.findings import Finding
 from pytest_inplace.session.process_state import ProcessState
+
+Result = TypeVar("Result")
 
 _OF_THE_RUN = ("funcargs", "_request", "_excinfo", "_instance", "_obj", "_testcase")
 _LISTS = ("user_properties", "_report_sections")
@@ -61,15 +63,25 @@ def tear_down(item: pytest.Item) -> TornDown:
 
 
 def replay_item(item: pytest.Item, before: ProcessState, suspects: Iterable[Suspect]) -> list[Finding]:
-    """Run ``item`` again, set-up and tear-down of its own fixtures included, and judge ``suspects``.
+    """Run ``item`` again and judge ``suspects``; outcomes of the second run do not count."""
+    return run_again(item, before, lambda run: replay(run, suspects))
+
+
+def run_again(item: pytest.Item, before: ProcessState, how: Callable[[Callable[[], Any]], Result]) -> Result:
+    """Run ``item`` again, set-up and tear-down of its own fixtures included.
 
     The first run's function-scoped fixtures are torn down by now (so that two of them never hold one
-    resource), wider ones are shared. Outcomes of the second run do not count.
+    resource), wider ones are shared.
+
+    Args:
+        item: the test.
+        before: what its first run began with.
+        how: is given the run, which returns the error that the test raised; its result is returned.
     """
     setup_state = item.session._setupstate
     after = ProcessState.capture()
 
-    def run() -> None:
+    def run() -> BaseException | None:
         before.restore()
         with (
             _as_before_the_run(item),
@@ -81,16 +93,18 @@ def replay_item(item: pytest.Item, before: ProcessState, suspects: Iterable[Susp
             warnings.catch_warnings(record=True),
         ):
             item.stash.setdefault(tmppath_result_key, {})
-            with _outcome_ignored():
+            with _outcome_ignored() as outcome:
                 if hasattr(item, "_initrequest"):
                     item._initrequest()
                 setup_state.setup(item)
                 item.runtest()
             with _outcome_ignored():
                 setup_state.teardown_exact(item.parent)  # type: ignore[arg-type]
+            kept = getattr(item, "_excinfo", None)  # where pytest keeps the failure of a unittest method
+        return outcome[0] if outcome else kept[-1].value if kept else None
 
     try:
-        return replay(run, suspects)
+        return how(run)
     finally:
         after.restore()
 
@@ -102,14 +116,18 @@ def can_replay_now(item: pytest.Item) -> bool:
 
 
 @contextlib.contextmanager
-def _outcome_ignored() -> Iterator[None]:
-    """The first run's outcome is the one that counts; only the user's own interrupt goes through."""
+def _outcome_ignored() -> Iterator[list[BaseException]]:
+    """The first run's outcome is the one that counts; only the user's own interrupt goes through.
+
+    What was raised is in the list that is yielded.
+    """
+    raised: list[BaseException] = []
     try:
-        yield
+        yield raised
     except KeyboardInterrupt:
         raise
-    except BaseException:
-        return
+    except BaseException as error:
+        raised.append(error)
 
 
 @contextlib.contextmanager

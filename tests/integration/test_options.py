@@ -318,11 +318,12 @@ def test_unwritable_json_path(pytester: pytest.Pytester, source: str, path: str,
     [
         (
             "True",
-            "takes 0 positional arguments but 1 was given; it takes check, allow, reason, latent and replay",
+            "takes 0 positional arguments but 1 was given; "
+            "it takes check, allow, reason, latent, replay and parity",
         ),
         (
             "checks=True",
-            "unexpected keyword argument 'checks'; it takes check, allow, reason, latent and replay",
+            "unexpected keyword argument 'checks'; it takes check, allow, reason, latent, replay and parity",
         ),
         ("check='yes'", "check='yes' is not one of True, False"),
         ("check=None", "check=None is not one of True, False"),
@@ -397,7 +398,8 @@ def test_markers(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess("--markers")
     result.stdout.fnmatch_lines(
         [
-            "@pytest.mark.inplace_safe([*], check=True, allow=(), reason=None, latent=None, replay=None): "
+            "@pytest.mark.inplace_safe([*], check=True, allow=(), reason=None, latent=None, replay=None, "
+            "parity=None): "
             "check that no in-place operation in this test corrupts a gradient, "
             "with or without --inplace-check. *"
         ]

@@ -5,13 +5,13 @@ A fault is registered for the operator that really runs on the device, in place 
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-_libraries: list[Any] = []
 FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {}
 """name -> the operator whose kernel is wrong, and that kernel."""
 
@@ -24,12 +24,16 @@ def fault(name: str, operator: str) -> Callable[[Callable[..., Any]], Callable[.
     return register
 
 
-def inject(name: str) -> None:
-    """Put a fault in, for the rest of the process."""
+@contextlib.contextmanager
+def injected(name: str) -> Iterator[None]:
+    """Inside, the device has the fault."""
     operator, kernel = FAULTS[name]
     library = torch.library.Library("aten", "IMPL")
     library.impl(operator, kernel, "PrivateUse1")
-    _libraries.append(library)
+    try:
+        yield
+    finally:
+        library._destroy()
 
 
 def on_host(operator: Any, *args: Any, **kwargs: Any) -> Any:

@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).parents[2]
 
 
-def run(path: Path, folder: Path, *options: str, fault: str = "") -> str:
-    """Run a test file with the device (and a fault) and give what it printed; reports go to ``folder``."""
+def run(path: Path, folder: Path, *options: str) -> str:
+    """Run a test file with the device and give what it printed; reports go to ``folder``."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_") and k != "CI"}
-    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "STANDIN_FAULT": fault}
+    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.standin.plugin", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*command, str(path), f"--junitxml={folder / 'junit.xml'}", *options],
@@ -25,9 +25,9 @@ def run(path: Path, folder: Path, *options: str, fault: str = "") -> str:
     return done.stdout
 
 
-def run_tests(path: Path, folder: Path, *options: str, fault: str = "") -> dict[str, str]:
+def run_tests(path: Path, folder: Path, *options: str) -> dict[str, str]:
     """The outcome of each test by name."""
-    run(path, folder, *options, fault=fault)
+    run(path, folder, *options)
     found = {}
     for case in ElementTree.parse(folder / "junit.xml").iter("testcase"):
         kinds = [child.tag for child in case if child.tag in ("failure", "error", "skipped")]

@@ -1,0 +1,69 @@
+"""Parts of torch that no mode sees, changed while a placed program runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pytest_inplace.engine.quiet import quiet
+
+if TYPE_CHECKING:
+    from pytest_inplace.parity.placement import Placement
+
+
+@contextlib.contextmanager
+def patched(placement: Placement) -> Iterator[None]:
+    """Loaders without workers, files loaded where they say, autocast for the device that is meant."""
+    import torch
+    import torch.utils.data
+
+    with contextlib.ExitStack() as stack:
+        for owner, name, make in (
+            (torch._utils, "_rebuild_tensor", _rebuild),
+            (torch.utils.data.DataLoader, "__init__", _loader),
+            (torch.autocast, "__init__", _autocast(placement)),
+        ):
+            original = getattr(owner, name)
+            setattr(owner, name, make(original))
+            stack.callback(setattr, owner, name, original)
+        yield
+
+
+def _rebuild(original: Any) -> Any:
+    def rebuild(*args: Any, **kwargs: Any) -> Any:
+        with quiet():  # its empty tensor has to be where the storage is that it is set to
+            return original(*args, **kwargs)
+
+    return rebuild
+
+
+def _loader(original: Any) -> Any:
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        # Worker processes have no modes, and cannot use a device that this process has in use.
+        if kwargs.get("num_workers"):
+            kwargs = {**kwargs, "num_workers": 0}
+            for name in ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context"):
+                kwargs.pop(name, None)
+        kwargs.pop("pin_memory", None)
+        original(self, *args, **kwargs)
+
+    return init
+
+
+def _autocast(placement: Placement) -> Any:
+    def make(original: Any) -> Any:
+        def init(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+            import torch
+
+            if device_type == "cpu" and placement.double:
+                kwargs["enabled"] = False
+            elif device_type == "cpu" and placement.moves:
+                device_type = placement.device.type
+                if not args and kwargs.get("dtype") is None:
+                    kwargs["dtype"] = torch.get_autocast_dtype("cpu")
+            original(self, device_type, *args, **kwargs)
+
+        return init
+
+    return make

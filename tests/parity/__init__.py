@@ -1,0 +1,1 @@
+"""Device parity, on the stand-in device."""
