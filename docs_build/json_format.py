@@ -15,6 +15,7 @@ from pytest_inplace.reports.findings import (
     TensorInfo,
     ValueDiff,
 )
+from pytest_inplace.reports.parity import Divergence, ParityRecord
 from pytest_inplace.session.reporting import record
 
 _TEXTS = {
@@ -28,6 +29,15 @@ _TEXTS = {
     "tests[].coverage.version_only": "of these, compared by version only",
     "tests[].coverage.not_checked": "a reason -> how often something was not checked for it",
     "tests[].reason": "why the test is `unchecked`",
+    "tests[].parity": "the comparison with another device, under `--inplace-parity`",
+    "tests[].parity.verdict": "`agrees`, `differs`, `not portable` or `not compared`",
+    "tests[].parity.reason": "why it is not portable or not compared",
+    "tests[].parity.points": "values that were compared",
+    "tests[].parity.equal": "of these, equal bit for bit",
+    "tests[].parity.left_out": "values that were not kept",
+    "tests[].parity.bound": "how a difference was judged",
+    "tests[].parity.runs": "how often the test ran again",
+    "tests[].parity.nondeterministic": "values that differ between two runs on the device",
     "tests[].findings[].code": "the rule, as `INP102`",
     "tests[].findings[].rule": "the rule's name",
     "tests[].findings[].state": "`confirmed` or `latent`",
@@ -58,6 +68,14 @@ _TEXTS = {
     "tests[].findings[].also": "further tensors that the same line overwrote, up to 50",
     "tests[].findings[].fix": "what to write instead",
     "tests[].findings[].note": "what is not known, and why",
+    "tests[].findings[].divergence": "of INP301 and INP302: how the devices part",
+    "tests[].findings[].divergence.point": "the first compared value that differs",
+    "tests[].findings[].divergence.error": "its distance to double precision, on the device",
+    "tests[].findings[].divergence.allowed": "the distance that rounding explains",
+    "tests[].findings[].divergence.operator": "the first operator that differs, from the same inputs",
+    "tests[].findings[].divergence.phase": "`forward` or `backward`",
+    "tests[].findings[].divergence.deterministic": "whether two runs on the device agree",
+    "tests[].findings[].divergence.others": "how many more compared values differ",
 }  # fmt: skip
 
 
@@ -76,8 +94,12 @@ def example() -> dict[str, Any]:
         used=site, version_saved=0, version_now=1, values=ValueDiff(1, 2, 0.5, (Change((0,), "1", "1.5"),)),
         gradients=(GradientError("w", (2,), 0.5, 0.5, 0.9, ("1",), ("1.5",)),),
         relative_error=0.5, raised="...", also=(OtherTensor(tensor, site),), fix="...", note="...",
+        divergence=Divergence(
+            "cuda", "the loss", "double precision", 1.0, 0.1, "aten.gelu", "forward", ("f32[2]",), "..."
+        ),
     )  # fmt: skip
-    test = record("tests/test_a.py::test_a", [finding], Coverage(reasons={"a reason": 1}), "...")
+    parity = ParityRecord("cuda", "differs", "...", 2, 1, 0, "double precision", 1, ("the loss",))
+    test = record("tests/test_a.py::test_a", [finding], Coverage(reasons={"a reason": 1}), "...", parity)
     return {"schema": 1, "torch": "2.13.0", "pytest_inplace": "0.1.0", "tests": [test]}
 
 

@@ -236,7 +236,8 @@ def pytest_runtest_makereport(
         if call.when == "teardown" and not check.is_skipped:
             everything = [reporting.relative(f, root) for f in check.findings]
             reporting.attach_record(
-                report, reporting.record(item.nodeid, everything, check.coverage, check.trouble, check.parity)
+                report,
+                reporting.record(item.nodeid, everything, check.coverage, check.trouble, check.parity_record),
             )
         if call.when == "teardown":
             _forget(item)

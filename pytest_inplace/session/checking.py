@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_inplace.reports.findings import Coverage, Finding
+from pytest_inplace.reports.parity import ParityRecord
 from pytest_inplace.session.options import Settings
+from pytest_inplace.session.parity import ItemParity
 
 if TYPE_CHECKING:
     from pytest_inplace.session.baselines import BaselineOfRun
@@ -40,7 +42,7 @@ class ItemCheck:
         self._torn_down: Any = None
         self._has_begun = False
         """Whether something of its own ran, after the set-up of what surrounds it."""
-        self.parity: Any = None
+        self.parity: ItemParity | None = None
         self.running = False
         self.is_skipped = False
         self.told: list[BaseException] = []
@@ -85,8 +87,6 @@ class ItemCheck:
             self._watch = Watch(self._ledger, walk=self.settings.replay == "never")
             self._watch.start()
         if self.settings.parity is not None:
-            from pytest_inplace.session.parity import ItemParity
-
             self.parity = ItemParity(self.item, self.settings.parity)
             self.parity.start()
         self.coverage = self._ledger.coverage
@@ -261,10 +261,16 @@ class ItemCheck:
         finally:
             self._resume()
 
+    @property
+    def parity_record(self) -> ParityRecord | None:
+        """What came of the test on another device, if that was asked for."""
+        return None if self.parity is None else self.parity.record
+
     def _compare(self, when: str, error: BaseException | None, findings: list[Finding]) -> list[Finding]:
         """What another device makes of a test that is right on the CPU."""
         from pytest_inplace.session.rerun import can_replay_now
 
+        assert self.parity is not None
         if error is not None or findings:
             self.parity.not_compared("it fails on the CPU")
             self.parity.stop()
@@ -278,8 +284,7 @@ class ItemCheck:
             self.tear_down_early()
             self._pause()
             try:
-                found: list[Finding] = self.parity.compare(self._before)
-                return found
+                return self.parity.compare(self._before)
             finally:
                 self._resume()
         return []

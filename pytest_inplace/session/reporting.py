@@ -13,6 +13,7 @@ from _pytest._code.code import ExceptionChainRepr, ReprEntry, ReprFileLocation, 
 
 from pytest_inplace import __version__
 from pytest_inplace.reports.findings import Coverage, Finding, OtherTensor, Site, to_json
+from pytest_inplace.reports.parity import ParityRecord
 from pytest_inplace.reports.rendering import excerpt, facts, headline, places, report
 from pytest_inplace.reports.summary import Line, summary
 from pytest_inplace.session import files
@@ -114,7 +115,11 @@ def attach(longrepr: Any, findings: list[Finding], nodeid: str) -> Any:
 
 
 def record(
-    nodeid: str, findings: list[Finding], coverage: Coverage, trouble: str | None, parity: Any = None
+    nodeid: str,
+    findings: list[Finding],
+    coverage: Coverage,
+    trouble: str | None,
+    parity: ParityRecord | None = None,
 ) -> dict[str, Any]:
     """One test as the JSON contract has it."""
     verdict = "finding" if findings else "unchecked" if trouble else "clean"
@@ -128,7 +133,7 @@ def record(
             "not_checked": dict(sorted(coverage.reasons.items())),
         },
         "reason": trouble,
-        "parity": parity.record.to_json() if parity is not None and parity.record is not None else None,
+        "parity": parity.to_json() if parity is not None else None,
         "findings": [to_json(f) for f in findings],
     }
 

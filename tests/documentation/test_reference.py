@@ -29,7 +29,7 @@ def test_options_are_those_that_pytest_shows(pytester: pytest.Pytester) -> None:
 
 def test_marker_fixture_api_and_hooks_are_complete() -> None:
     pages = reference.pages()
-    for name in ("check", "allow", "reason", "latent", "replay"):
+    for name in ("check", "allow", "reason", "latent", "replay", "parity"):
         assert f"{name}: " in pages["marker"]
     for name, member in vars(Inplace).items():
         if not name.startswith("_"):
