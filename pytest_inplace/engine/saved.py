@@ -77,7 +77,10 @@ def make_pack(ledger: Ledger, walk: bool = True) -> Pack:
         if not quietly and (not simple or function_modes()):
             with torch._C.DisableTorchFunction():
                 return pack(tensor, True)
-        frame = getframe(2 if quietly else 1)
+        try:
+            frame = getframe(2 if quietly else 1)
+        except ValueError:  # a device's thread, in a backward pass that is differentiated
+            frame = getframe(0)
         code = frame.f_code
         node = tensor.grad_fn
         keep, kind, output_nr = tensor, LEAF, 0

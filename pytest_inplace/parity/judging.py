@@ -34,6 +34,7 @@ class Run:
     record: Recorder
     error: BaseException | None
     obstacles: list[tuple[str, Any]] = field(default_factory=list)
+    shares_memory: bool = False
     suspects: list[Suspect] = field(default_factory=list)
 
 
@@ -88,7 +89,7 @@ class Comparison:
         self._runs += 1
         error = self._again(around())
         suspects = [s for s in pending(ledger.take_suspects(), error) if not s.latent and s.error is not None]
-        return Run(recorder, error, placement.obstacles, suspects)
+        return Run(recorder, error, placement.obstacles, placement.story.shares_memory, suspects)
 
     def _on_device(self) -> Run:
         with Determined(self._device):
@@ -179,11 +180,10 @@ class Comparison:
             self._run(Placement(self._device, observer=locator))
         unsteady = _texts(unequal(there.record, twice.record))
         if not differences and locator.found is None:
+            why = "it computed other things there"
             if there.error is not None:
-                return self._record(
-                    "not portable", f"it raised {_words(there.error)}", nondeterministic=unsteady
-                )
-            return self._record("not portable", "it computed other things there", nondeterministic=unsteady)
+                why = f"it raised {_words(there.error)}{_apart(there)}"
+            return self._record("not portable", why, nondeterministic=unsteady)
         if locator.found is None and not locator.not_repeated and not unsteady:
             # Every operator does what the CPU's does: what differs is rounding that the program amplifies.
             return self._record("agrees", equal=equal, bound=f"{bound}, each operator by itself")
@@ -276,6 +276,10 @@ class Comparison:
                     divergence=Divergence(self._device, "findings", "findings"),
                 )
             )
+
+
+def _apart(run: Run) -> str:
+    return "; NumPy arrays and tensors share no memory there" if run.shares_memory else ""
 
 
 def _texts(points: list[Point]) -> tuple[str, ...]:

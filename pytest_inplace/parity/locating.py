@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from pytest_inplace.engine import values
 from pytest_inplace.engine.quiet import quiet
 from pytest_inplace.parity.comparing import MULTIPLE, same_bits
-from pytest_inplace.parity.operators import arguments_written, is_view, mapped, tensors_in, widened
+from pytest_inplace.parity.operators import (
+    arguments_written,
+    is_unfilled,
+    is_view,
+    mapped,
+    tensors_in,
+    widened,
+)
 from pytest_inplace.reports import call_sites
 from pytest_inplace.reports.findings import TensorInfo, ValueDiff
 from pytest_inplace.reports.rendering import shape_text
@@ -40,7 +47,7 @@ class Locator:
         self.not_repeated: set[str] = set()
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], compute: Any) -> Any:
-        if self.found is not None or is_view(func):
+        if self.found is not None or is_view(func) or is_unfilled(func):
             return compute(func, args, kwargs)
         with quiet():
             there = {id(t): t for t in tensors_in((args, kwargs))}

@@ -41,6 +41,15 @@ def arguments_written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return written
 
 
+_UNFILLED = ("empty", "new_empty", "resize_")
+
+
+def is_unfilled(func: Any) -> bool:
+    """Whether an operator leaves memory as it happens to be."""
+    name = func._schema.name.partition("::")[2].lstrip("_")
+    return name.startswith(_UNFILLED)
+
+
 def is_view(func: Any) -> bool:
     """Whether an operator returns a view and computes nothing."""
     found = _views.get(func)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,9 @@ def patched(placement: Placement) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         for owner, name, make in (
-            (torch._utils, "_rebuild_tensor", _rebuild),
+            (torch._utils, "_rebuild_tensor", _unplaced),
+            (torch, "load", _unplaced),
+            (torch, "save", _unplaced),
             (torch.utils.data.DataLoader, "__init__", _loader),
             (torch.autocast, "__init__", _autocast(placement)),
         ):
@@ -30,12 +34,13 @@ def patched(placement: Placement) -> Iterator[None]:
         yield
 
 
-def _rebuild(original: Any) -> Any:
-    def rebuild(*args: Any, **kwargs: Any) -> Any:
-        with quiet():  # its empty tensor has to be where the storage is that it is set to
+def _unplaced(original: Any) -> Any:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with quiet():  # tensors made in here have to be where the storage is that they are set to
             return original(*args, **kwargs)
 
-    return rebuild
+    return call
 
 
 def _loader(original: Any) -> Any:
@@ -56,6 +61,9 @@ def _autocast(placement: Placement) -> Any:
         def init(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
             import torch
 
+            if sys._getframe(1).f_globals.get("__name__") == "torch.utils.checkpoint":
+                original(self, device_type, *args, **kwargs)  # it puts back what it found for each device
+                return
             if device_type == "cpu" and placement.double:
                 kwargs["enabled"] = False
             elif device_type == "cpu" and placement.moves:

@@ -99,6 +99,11 @@ class Story:
         if all(known != reason for known, _ in self.obstacles):
             self.obstacles.append((reason, where))
 
+    @property
+    def shares_memory(self) -> bool:
+        """Whether the program has arrays that share memory with tensors on the CPU."""
+        return bool(self._links)
+
     def shared_memory_written(self) -> None:
         """At the end: note writes to an array or a tensor that share memory on the CPU."""
         for array, before, tensor, version, where in self._links:
@@ -243,7 +248,11 @@ class Story:
 
 def _user_asks() -> bool:
     """Whether the innermost frame outside this plugin is the user's."""
-    return not call_sites.is_library(sys._getframe(4).f_code)
+    try:
+        frame = sys._getframe(4)
+    except ValueError:  # in a thread of the backward pass
+        return False
+    return not call_sites.is_library(frame.f_code)
 
 
 def _is_wrapper(tensor: torch.Tensor) -> bool:

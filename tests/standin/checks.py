@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_inplace import guard
+
 DEVICE = "standin"
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda: nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4), nn.LayerNorm(4)), (5, 6)),
@@ -93,6 +95,14 @@ def test_saved_tensor_hooks_see_device_tensors() -> None:
     with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t.device.type) or t, lambda t: t):
         w.exp().sum().backward()
     assert packed == [DEVICE]
+
+
+def test_backward_runs_on_a_thread_without_python_frames() -> None:
+    w = torch.ones(3, device=DEVICE, requires_grad=True)
+    with guard():
+        (grad,) = torch.autograd.grad((w**3).sum(), w, create_graph=True)
+        grad.norm().backward()
+    assert w.grad is not None
 
 
 def test_tensors_of_two_devices_do_not_mix() -> None:

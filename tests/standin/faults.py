@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {}
-"""name -> the operator whose kernel is wrong, and that kernel."""
+FAULTS: dict[str, list[tuple[str, Callable[..., Any]]]] = {}
+"""name -> the operators whose kernels are not as the CPU's, and these kernels."""
 
 
 def fault(name: str, operator: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(kernel: Callable[..., Any]) -> Callable[..., Any]:
-        FAULTS[name] = operator, kernel
+        FAULTS.setdefault(name, []).append((operator, kernel))
         return kernel
 
     return register
@@ -27,9 +27,9 @@ def fault(name: str, operator: str) -> Callable[[Callable[..., Any]], Callable[.
 @contextlib.contextmanager
 def injected(name: str) -> Iterator[None]:
     """Inside, the device has the fault."""
-    operator, kernel = FAULTS[name]
     library = torch.library.Library("aten", "IMPL")
-    library.impl(operator, kernel, "PrivateUse1")
+    for operator, kernel in FAULTS[name]:
+        library.impl(operator, kernel, "PrivateUse1")
     try:
         yield
     finally:
@@ -124,3 +124,72 @@ def _embedding_backward(grad: torch.Tensor, indices: torch.Tensor, *rest: Any) -
     result = grad.new_zeros(number, grad.shape[-1])
     result[indices.reshape(-1)] = grad.reshape(-1, grad.shape[-1])
     return result
+
+
+# No fault, but what each device may do: sums in another order, in the precision of the dtype.
+# Accumulation in halves of the summed dimension rounds otherwise than in one go.
+
+
+def _halves(a: torch.Tensor, b: torch.Tensor, product: Callable[..., Any]) -> torch.Tensor:
+    middle = a.shape[-1] // 3
+    if not middle or not a.is_floating_point():
+        return product(a, b)
+    first, second = product(a[..., middle:], b[..., middle:, :]), product(a[..., :middle], b[..., :middle, :])
+    return first + second
+
+
+@fault("other_sums", "mm")
+def _other_mm(self: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
+    return on_host(lambda a, b: _halves(a, b, torch.mm), self, mat2)
+
+
+@fault("other_sums", "bmm")
+def _other_bmm(self: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
+    return on_host(lambda a, b: _halves(a, b, torch.bmm), self, mat2)
+
+
+@fault("other_sums", "addmm")
+def _other_addmm(
+    self: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, *, beta: float = 1, alpha: float = 1
+) -> torch.Tensor:
+    def compute(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return beta * c + alpha * _halves(a, b, torch.mm)
+
+    return on_host(compute, self, mat1, mat2)
+
+
+@fault("other_sums", "sum.dim_IntList")
+def _other_sum(
+    self: torch.Tensor, dim: list[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    def compute(t: torch.Tensor) -> torch.Tensor:
+        dims = list(range(t.dim())) if not dim else list(dim)
+        turned = t.flip(dims).contiguous()
+        if t.dtype != torch.float32 or dtype is not None or t.dim() == 0:
+            return torch.sum(turned, dims, keepdim, dtype=dtype)
+        for d in sorted((d % t.dim() for d in dims), reverse=True):
+            turned = turned.cumsum(d).narrow(d, -1, 1) if turned.shape[d] else turned.sum(d, True)
+        return turned if keepdim else turned.reshape(t.sum(dims).shape)
+
+    return on_host(compute, self)
+
+
+@fault("other_sums", "convolution_overrideable")
+def _other_convolution(
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: list[int],
+    padding: list[int], dilation: list[int], transposed: bool, output_padding: list[int], groups: int,
+) -> torch.Tensor:  # fmt: skip
+    def compute(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None) -> torch.Tensor:
+        if groups == 1 and not transposed:
+            x, w = x.flip(1).contiguous(), w.flip(1).contiguous()
+        return torch.convolution(x, w, b, stride, padding, dilation, transposed, output_padding, groups)
+
+    return on_host(compute, input, weight, bias)
+
+
+@fault("other_sums", "exp")
+def _other_exp(self: torch.Tensor) -> torch.Tensor:
+    # Another approximation, right to half a unit in the last place too.
+    if self.dtype != torch.float32:
+        return on_host(torch.exp, self)
+    return on_host(lambda t: t.double().exp().float(), self)

@@ -15,5 +15,5 @@ ROOT = Path(__file__).parents[2]
 
 def test_it_behaves_as_a_device_does(tmp_path: Path) -> None:
     outcomes = run_tests(ROOT / "tests/standin/checks.py", tmp_path)
-    assert len(outcomes) == 15
+    assert len(outcomes) == 16
     assert set(outcomes.values()) == {"passed"}, outcomes
