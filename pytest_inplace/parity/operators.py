@@ -47,7 +47,7 @@ _UNFILLED = ("empty", "new_empty", "resize_")
 def is_unfilled(func: Any) -> bool:
     """Whether an operator leaves memory as it happens to be."""
     name = func._schema.name.partition("::")[2].lstrip("_")
-    return name.startswith(_UNFILLED)
+    return bool(name.startswith(_UNFILLED))
 
 
 def is_view(func: Any) -> bool:
