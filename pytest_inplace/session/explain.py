@@ -28,3 +28,12 @@ def explain(key: str) -> str:
         if page.is_file():
             return page.read_text(encoding="utf-8")
     raise pytest.UsageError(f"--inplace-explain: the page about {code} is not installed")
+
+
+def pages() -> dict[str, str]:
+    """The pages that are there, by code."""
+    return {
+        path.stem: path.read_text(encoding="utf-8")
+        for folder in reversed(_FOLDERS)
+        for path in sorted(folder.glob("INP*.md"))
+    }

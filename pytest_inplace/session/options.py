@@ -27,6 +27,7 @@ class Settings:
     replay: Replay = "auto"
     json: Path | None = None
     parity: str | None = None
+    sarif: Path | None = None
     baseline: Path | None = None
     baseline_source: str = "--inplace-baseline"
     update_baseline: bool = False
@@ -105,6 +106,12 @@ def add_options(parser: pytest.Parser) -> None:
         help="print the page about a rule, as INP102: a wrong program, why it is wrong, the fix",
     )
     group.addoption(
+        "--inplace-sarif",
+        metavar="FILE",
+        default=None,
+        help="write the findings to FILE as SARIF 2.1.0, for code scanning (ini: inplace_sarif)",
+    )
+    group.addoption(
         "--inplace-baseline",
         metavar="FILE",
         default=None,
@@ -122,6 +129,9 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("inplace_latent", "error, warn or ignore (see --inplace-latent)", default=None)
     parser.addini("inplace_replay", "auto or never (see --inplace-replay)", default=None)
     parser.addini("inplace_json", "path of the JSON report, from rootdir (see --inplace-json)", default=None)
+    parser.addini(
+        "inplace_sarif", "path of the SARIF report, from rootdir (see --inplace-sarif)", default=None
+    )
     parser.addini(
         "inplace_baseline", "path of the baseline, from rootdir (see --inplace-baseline)", default=None
     )
@@ -174,6 +184,7 @@ def resolve(config: pytest.Config) -> Settings:
         latent=latent or "error",
         replay=replay or "auto",
         json=json,
+        sarif=_report_file(config, "inplace_sarif"),
         baseline=baseline,
         baseline_source=baseline_source,
         update_baseline=bool(update),
@@ -310,7 +321,7 @@ def header(settings: Settings) -> str:
     check = "on" if settings.check else "marked tests"
     because = f" ({settings.replay_off_because})" if settings.replay_off_because else ""
     text = f"inplace: check={check}, latent={settings.latent}, replay={settings.replay}{because}"
-    for name in ("parity", "json", "baseline"):
+    for name in ("parity", "json", "sarif", "baseline"):
         if (path := getattr(settings, name)) is not None:
             text += f", {name}={path}"
     return f"{text} (updating)" if settings.update_baseline else text
@@ -318,4 +329,5 @@ def header(settings: Settings) -> str:
 
 def active(settings: Settings) -> bool:
     """Whether anything was asked for beyond what markers ask for."""
-    return settings.check or settings.json is not None or settings.baseline is not None
+    files_asked_for = (settings.json, settings.sarif, settings.baseline)
+    return settings.check or any(path is not None for path in files_asked_for)

@@ -12,11 +12,13 @@ import pytest
 from _pytest._code.code import ExceptionChainRepr, ReprEntry, ReprFileLocation, ReprTraceback
 
 from pytest_inplace import __version__
+from pytest_inplace.reports import snippets
 from pytest_inplace.reports.findings import Coverage, Finding, OtherTensor, Site, to_json
 from pytest_inplace.reports.parity import ParityRecord
 from pytest_inplace.reports.rendering import excerpt, facts, headline, places, report
 from pytest_inplace.reports.summary import Line, summary
 from pytest_inplace.session import files
+from pytest_inplace.session.explain import pages
 from pytest_inplace.session.parity_summary import parity_lines
 
 if TYPE_CHECKING:
@@ -84,7 +86,9 @@ def representation(findings: list[Finding], nodeid: str, style: Style) -> Any:
 def _crash(finding: Finding, nodeid: str) -> ReprFileLocation:
     site = finding.modified or finding.used or finding.saved
     path, line = (site.path, site.line) if site is not None else (nodeid.partition("::")[0], 1)
-    return ReprFileLocation(path, line, headline(finding))
+    # Of more than one line the terminal shows the first; annotations and junit files show them all.
+    where = [f"{verb}: {place.path}:{place.line}" for verb, place in places(finding)]
+    return ReprFileLocation(path, line, "\n".join([headline(finding), *where]))
 
 
 def _entries(finding: Finding, nodeid: str, style: Literal["long", "short"]) -> list[ReprEntry]:
@@ -153,6 +157,8 @@ class Collected:
         """Write the files that were asked for; what there is to say about them goes into the summary."""
         if settings.json is not None:
             self._write(settings.json, json.dumps(self._document(), indent=1) + "\n")
+        if settings.sarif is not None:
+            self._write(settings.sarif, json.dumps(self._sarif(), indent=1) + "\n")
         if baseline is not None:
             self.notes += baseline.conclude(self.records.values(), interrupted)
 
@@ -170,11 +176,36 @@ class Collected:
             "tests": [self.records[nodeid] for nodeid in sorted(self.records)],
         }
 
+    def _sarif(self) -> dict[str, Any]:
+        from pytest_inplace.reports import sarif
+
+        return sarif.document(self.records.values(), __version__, pages())
+
     def summary(self, verbosity: int) -> list[Line]:
         """The end of the run: how much was checked, what was found, what could not be checked."""
         records = list(self.records.values())
         about_parity: list[Line] = [[(line, "plain")] for line in parity_lines(records)]
         return summary(records, self.notes, verbosity) + about_parity
+
+
+def add_junit_properties(report: pytest.TestReport, config: pytest.Config, findings: list[Finding]) -> None:
+    """What a junit file says of a test besides its outcome, where one is written."""
+    if config.getoption("xmlpath", None):
+        report.user_properties += snippets.junit_properties(findings)
+
+
+def add_html_extras(report: pytest.TestReport, config: pytest.Config, findings: list[Finding]) -> None:
+    """What pytest-html shows below a test, where that plugin writes a page."""
+    if findings and config.getoption("htmlpath", None) and config.pluginmanager.hasplugin("html"):
+        content = "".join(snippets.html_extra(f) for f in findings)
+        extra = {
+            "name": None,
+            "format_type": "html",
+            "content": content,
+            "mime_type": None,
+            "extension": None,
+        }
+        report.extras = [*getattr(report, "extras", ()), extra]  # type: ignore[attr-defined]
 
 
 def _torch_version() -> str | None:
