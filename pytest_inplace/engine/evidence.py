@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from pytest_inplace.engine.gradients import BackwardCall
-    from pytest_inplace.engine.ledger import Record
+    from pytest_inplace.engine.ledger import Record, Suspect
 
 
 @dataclass
@@ -32,6 +33,8 @@ class Evidence:
     op: str | None = None
     writer: Capture | None = None
     version_writer: Capture | None = None
+    exact: bool = True
+    """Whether no other thread can have written instead."""
     values: ValueDiff | None = None
     version_now: int | None = None
     harmful: bool | None = None
@@ -71,6 +74,7 @@ class Entry(Evidence):
 
     relaid: bool = False
     """Whether the same values came to lie in another layout of memory, which a digest takes for a change."""
+    thread: int = field(default_factory=threading.get_ident)
 
 
 @dataclass
@@ -315,3 +319,16 @@ class WrittenInputs:
             if root is None or root._sequence_nr() < case.after or case.written is None:
                 continue
             case.extended = any(case.written.uses(graph_below([root]), case.after, whole=True))
+
+
+def is_again(entry: Entry, suspect: Suspect) -> bool:
+    """Whether this run has seen the suspect's save changed, too."""
+    if entry.values is None or not _same_place(entry.where, suspect.where):
+        return False
+    moved = entry.version_now is not None and entry.version_now != entry.version
+    return bool(entry.values.changed) or moved or entry.relaid
+
+
+def _same_place(here: Capture | None, there: Capture | None) -> bool:
+    """Whether a save of this run is that of another one, which may know the library's line only."""
+    return here == there or there is None or call_sites.is_library(there[0])

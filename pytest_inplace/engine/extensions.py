@@ -6,6 +6,7 @@ pass that goes on from there is none.
 
 from __future__ import annotations
 
+from threading import get_ident
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -52,8 +53,11 @@ class Extensions:
         with torch._C.DisableTorchFunction():
             root = values.node_of(tensor)
         self._inputs.look(root)
+        here = get_ident()
         for entry in list(self._waiting):
-            if root is None or entry.written_at is None or root._sequence_nr() < entry.written_at:
+            if entry.thread != here or root is None or entry.written_at is None:
+                continue  # each thread numbers its nodes for itself
+            if root._sequence_nr() < entry.written_at:
                 continue
             if _reaches(root, entry.node):
                 entry.extended = True

@@ -94,8 +94,9 @@ def _after_forward(
 ) -> Held | None:
     where = call_sites.capture(sys._getframe(2))
     outputs = [o for o in (result if isinstance(result, tuple) else (result,)) if plain(o)]
-    call = ledger.calls
-    ledger.calls += 1
+    lane = ledger.lane
+    call = lane.calls
+    lane.calls += 1
     for i, (tensor, was) in enumerate(zip(inputs, before, strict=True)):
         now = state(tensor)
         # A tensor marked dirty comes back as the very object that went in.

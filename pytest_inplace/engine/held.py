@@ -63,8 +63,9 @@ class Held:
         self.ledger = ledger
         self.where = where
         self.tensors = [HeldTensor(name, tensor) for name, tensor in found]
-        self.ordinal = ledger.holds
-        ledger.holds += 1
+        lane = ledger.lane
+        self.ordinal = lane.holds
+        lane.holds += 1
         if ledger.on_held is not None:
             ledger.on_held(self)
 

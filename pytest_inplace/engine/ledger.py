@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -132,6 +133,39 @@ class Suspect:
         return self.record is not None
 
 
+class Lane:
+    """The counts of one thread of a watched program.
+
+    What a thread saves is numbered apart from what others save, so that a second run numbers it the same
+    whichever thread comes first.
+    """
+
+    __slots__ = ("acknowledged", "calls", "first", "holds", "saves")
+    BITS = 32
+
+    def __init__(self, number: int) -> None:
+        self.first = self.saves = self.acknowledged = self.holds = self.calls = number << Lane.BITS
+
+    @staticmethod
+    def position(ordinal: int) -> int:
+        """The number of a save among those of its thread."""
+        return ordinal & ((1 << Lane.BITS) - 1)
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        return self.saves, self.holds, self.calls
+
+    @counts.setter
+    def counts(self, counts: tuple[int, int, int]) -> None:
+        self.saves, self.holds, self.calls = counts
+
+
+class Here(threading.local):
+    """The lane of this thread, if the thread is watched."""
+
+    lane: Lane | None = None
+
+
 @dataclass
 class Ledger:
     """What one watched program saved. Holds no tensor: each record belongs to autograd."""
@@ -139,11 +173,9 @@ class Ledger:
     coverage: Coverage = field(default_factory=Coverage)
     suspects: dict[object, Suspect] = field(default_factory=dict)
     closed: bool = False
-    saves: int = 0
-    acknowledged: int = 0
+    lanes: list[Lane] = field(default_factory=lambda: [Lane(0)])
+    here: Here = field(default_factory=Here)
     accepted: dict[int, int] = field(default_factory=dict)
-    holds: int = 0
-    calls: int = 0
     on_held: Callable[[Any], None] | None = None
     on_saved: Callable[[Record], None] | None = None
     on_dropped: Callable[[Record], None] | None = None
@@ -158,24 +190,24 @@ class Ledger:
             yield
             return
         self._is_beyond = True
-        own = self.saves, self.holds, self.calls
-        self.saves, self.holds, self.calls = self._beyond
+        lane = self.lanes[0]
+        own, lane.counts = lane.counts, self._beyond
         try:
             yield
         finally:
-            self._beyond = self.saves, self.holds, self.calls
-            self.saves, self.holds, self.calls = own
+            self._beyond, lane.counts = lane.counts, own
             self._is_beyond = False
 
     @contextlib.contextmanager
     def as_if_not_run(self) -> Iterator[None]:
         """What runs inside, on trial, takes no numbers from the run, neither random ones nor ordinals."""
         states = RandomStates.capture()
-        counts = self.saves, self.holds, self.calls
+        lane = self.lane
+        counts = lane.counts
         try:
             yield
         finally:
-            self.saves, self.holds, self.calls = counts
+            lane.counts = counts
             states.restore()
 
     @property
@@ -183,14 +215,42 @@ class Ledger:
         """How many there were, those numbered apart included."""
         return self.saves if self._is_beyond else self.saves + self._beyond[0] - BEYOND
 
+    @property
+    def saves(self) -> int:
+        """How many tensors all threads saved."""
+        return sum(lane.saves - lane.first for lane in self.lanes)
+
+    @property
+    def lane(self) -> Lane:
+        """The lane of this thread; of a thread that is not watched, that of the first."""
+        return self.here.lane or self.lanes[0]
+
+    def new_lane(self) -> Lane:
+        """A lane for one more thread."""
+        lane = Lane(len(self.lanes))
+        self.lanes.append(lane)
+        return lane
+
+    def acknowledge(self) -> None:
+        """What was saved so far and is never used is no finding."""
+        for lane in self.lanes:
+            lane.acknowledged = lane.saves
+
+    def _acknowledged(self, ordinal: int) -> bool:
+        return ordinal < self.lanes[ordinal >> Lane.BITS].acknowledged
+
     def close(self) -> None:
         """End the watch: look at what is still saved and unused, and ignore what dies later."""
         if self.closed:
             return
         self.drop_unused()
+        self.count()
+        self.closed = True
+
+    def count(self) -> None:
+        """Enter into the coverage how many tensors were saved by now."""
         self.coverage.saved = self.all_saves
         self.coverage.content_checked = self.coverage.saved - self.coverage.version_only
-        self.closed = True
 
     def drop_unused(self) -> None:
         """Look now at the records that no backward pass has used, as if they died here."""
@@ -229,7 +289,7 @@ class Ledger:
     def dropped(self, record: Record) -> None:
         """A record died before any backward pass used it: a latent suspect if its tensor had changed."""
         try:
-            if self.closed or record.ordinal < self.acknowledged or not sys or sys.is_finalizing():
+            if self.closed or self._acknowledged(record.ordinal) or not sys or sys.is_finalizing():
                 return
             if self.on_dropped is not None:
                 self.on_dropped(record)
@@ -303,6 +363,6 @@ def describe(record: Record, used: Capture | None, op: str | None) -> Suspect:
         record.version,
         tensor._version,
     )
-    if record.ordinal >= BEYOND:
+    if Lane.position(record.ordinal) >= BEYOND:
         suspect.ordinal, suspect.record = None, weakref.ref(record)
     return suspect

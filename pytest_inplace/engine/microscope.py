@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
+import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pytest_inplace.engine import names, values
-from pytest_inplace.engine.evidence import Entry, Evidence, Group, Rebound, Settings, Watched
+from pytest_inplace.engine.children import Children
+from pytest_inplace.engine.evidence import Entry, Evidence, Group, Rebound, Settings, Watched, is_again
 from pytest_inplace.engine.extensions import Extensions
 from pytest_inplace.engine.gradients import BackwardCall, Judge, Substitutes
-from pytest_inplace.engine.ledger import Ledger, Record, Suspect, is_statistic, latent_suspect
+from pytest_inplace.engine.ledger import Lane, Ledger, Record, Suspect, is_statistic
 from pytest_inplace.engine.outside import Outside
+from pytest_inplace.engine.questions import Questions
 from pytest_inplace.engine.quiet import quiet
 from pytest_inplace.engine.saved import make_unpack
+from pytest_inplace.engine.turns import Turns
 from pytest_inplace.engine.watch import Watch, active_ledger
 from pytest_inplace.engine.watchpoints import Tracer
 from pytest_inplace.reports import call_sites
@@ -30,7 +33,7 @@ MAX_WATCHED = 256
 MAX_JUDGEMENTS = 200
 
 
-class Microscope:
+class Microscope(Questions):
     """Watches the suspects with the given keys (everything if ``None``) during one run of a program."""
 
     def __init__(
@@ -43,12 +46,20 @@ class Microscope:
         self.ledger = Ledger(on_saved=self._saved, on_dropped=self._dropped, on_held=self.outside.held)
         self.entries: dict[int, Entry] = {}
         self._keys = keys
+        self._anywhere = frozenset(
+            Lane.position(key) for key in keys or () if isinstance(key, int) and key >> Lane.BITS
+        )
         self._groups: dict[tuple[Any, ...], Group] = {}
         self._substitutes: Substitutes | None = None
+        self._trial_lane: Lane | None = None
+        self._trial = threading.Lock()
+        self._looking = threading.RLock()
+        self._turns: Turns | None = None
+        self._alone = True
         self._judgements = 0
         self.watched: list[Watched | Rebound | Settings] = []
         self.frozen_findings: list[Finding] = []
-        self._busy = False
+        self._busy: int | None = None
         self._extensions = Extensions(self.outside.inputs)
         self._tracer = Tracer(self._step, self._extensions.returned) if lines else None
         self._watch: Watch | None = None
@@ -65,24 +76,36 @@ class Microscope:
 
         def unpack(record: Record) -> torch.Tensor:
             __tracebackhide__ = True
-            if self._substitutes is not None:
-                tensor: torch.Tensor = self._substitutes.get(record.ordinal, record.tensor)
+            if self.on_trial:
+                tensor: torch.Tensor = self.substitutes.get(record.ordinal, record.tensor)
                 return tensor
             if record.ordinal in self.entries and record.ledger is self.ledger:
                 self._used(record)
             return plain_unpack(record)
 
         self._watch = Watch(self.ledger, unpack, self)
+        self._turns = Turns(self._watch.threads)
         self._engine = engine = autograd._engine_run_backward
 
         def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-            self._before_backward(engine, outputs, args, kwargs.get("accumulate_grad", False))
+            # One trial at a time; one that takes so long may be waiting for this very thread.
+            if not self.on_trial and self._trial.acquire(timeout=10):
+                try:
+                    self._before_backward(engine, outputs, args, kwargs.get("accumulate_grad", False))
+                finally:
+                    self._trial.release()
             return engine(outputs, *args, **kwargs)
 
         autograd._engine_run_backward = run_backward
         self._watch.start()
         if self._tracer is not None:
             self._tracer.start(frame)
+
+    @property
+    def children(self) -> Children:
+        """The child processes of the program."""
+        assert self._watch is not None
+        return self._watch.children
 
     def pause(self) -> None:
         if self._watch is not None:
@@ -103,13 +126,18 @@ class Microscope:
         if self._engine is not None:
             autograd._engine_run_backward, self._engine = self._engine, None
 
+    def thread_begins(self) -> None:
+        """Another thread of the program is watched from now on."""
+        if self._tracer is not None:
+            self._tracer.enter_thread()
+
     # -- saving -------------------------------------------------------------------------------------
 
     def _saved(self, record: Record) -> None:
         self._extensions.look(record.tensor)
-        if self._keys is not None and record.ordinal not in self._keys and record.where not in self._places:
+        if not self._wanted(record.ordinal) and record.where not in self._places:
             return
-        if self._substitutes is not None:
+        if self.on_trial or self.ledger.closed:
             return
         import torch
 
@@ -155,23 +183,36 @@ class Microscope:
         else:
             group.entries.append(entry)
             if group.version != record.version or group.digest != record.digest:
-                self._look(None, frame)
+                # Written since the last step, so by the instruction that runs now.
+                traced = self._tracer is not None and frame is not None
+                self._look((frame.f_code, frame.f_lasti) if traced else None, frame)  # type: ignore[union-attr]
+
+    def _wanted(self, ordinal: int) -> bool:
+        """Which thread of a pool has the work is a matter of luck, so its saves are looked for in all."""
+        if self._keys is None:
+            return True
+        if not ordinal >> Lane.BITS:
+            return ordinal in self._keys
+        return Lane.position(ordinal) in self._anywhere
 
     # -- watching -----------------------------------------------------------------------------------
 
     def _step(self, where: Capture, frame: FrameType) -> None:
-        if self._busy or self._substitutes is not None:
+        if self._busy == threading.get_ident() or self.on_trial or self._turns is None:
             return
-        if self._groups:
-            self._look(where, frame)
-        for item in self.watched:
-            item.look(where, frame)
+        self._alone = self._turns.take()
+        with self._looking:
+            if self._groups:
+                self._look(where, frame)
+            for item in self.watched:
+                item.look(where, frame)
+        self._turns.pass_on()
 
     def _look(self, where: Capture | None, frame: FrameType | None) -> None:
         """Compare every watched piece of memory with what it was at the last look."""
         import torch
 
-        self._busy = True
+        self._busy = threading.get_ident()
         try:
             with torch._C.DisableTorchFunction():
                 for memory, group in list(self._groups.items()):
@@ -186,7 +227,7 @@ class Microscope:
                         for entry in group.entries:
                             self._written(entry, tensor, version, digest, where, frame)
         finally:
-            self._busy = False
+            self._busy = None
 
     def _written(
         self, entry: Entry, tensor: torch.Tensor, version: int, digest: int | None,
@@ -201,6 +242,7 @@ class Microscope:
             entry.writer = None  # put back bit for bit
         elif entry.writer is None:
             entry.writer = where
+            entry.exact = self._alone
         if entry.name is None:
             entry.name = names.tensor_name(record.tensor, frame, entry.where and entry.where[0])
         if version != entry.version or not is_statistic(record):
@@ -240,10 +282,10 @@ class Microscope:
     def _before_backward(
         self, engine: Callable[..., Any], outputs: Any, args: tuple[Any, ...], accumulates: bool
     ) -> None:
-        if self._substitutes is not None or self._judgements >= MAX_JUDGEMENTS:
+        if self._judgements >= MAX_JUDGEMENTS:
             return
         changed: dict[int, tuple[Entry, Record]] = {}
-        for ordinal, entry in self.entries.items():
+        for ordinal, entry in list(self.entries.items()):  # other threads add to it
             record = entry.record()
             if record is not None and not entry.harmful and self._compare(entry, record):
                 changed[ordinal] = (entry, record)
@@ -262,12 +304,15 @@ class Microscope:
         self._judge(judge, call, changed)
 
     def _substitute(self, substitutes: Substitutes | None) -> None:
-        self._substitutes = substitutes
+        self._substitutes, self._trial_lane = substitutes, self.ledger.here.lane
 
     @property
     def on_trial(self) -> bool:
-        """Whether a backward pass is running on trial right now."""
-        return self._substitutes is not None
+        """Whether a backward pass is running on trial right now, and this thread belongs to it.
+
+        A thread that is not watched may be autograd's own, for a device.
+        """
+        return self._substitutes is not None and self.ledger.here.lane in (None, self._trial_lane)
 
     @property
     def substitutes(self) -> Substitutes:
@@ -309,11 +354,14 @@ class Microscope:
         known = self._known.get(id(suspect))
         if known is not None or suspect.is_from_before:
             return known if known is not None and known.modified is not None else None
-        entry = self.entries.get(suspect.ordinal) if suspect.ordinal is not None else None
-        if entry is None or entry.values is None or not _same_place(entry.where, suspect.where):
+        if suspect.ordinal is None:
             return None
-        moved = entry.version_now is not None and entry.version_now != entry.version
-        return entry if entry.values.changed or moved or entry.relaid else None
+        candidates = [suspect.ordinal]
+        if suspect.ordinal >> Lane.BITS:
+            position = Lane.position(suspect.ordinal)
+            candidates += [o for o in self.entries if o >> Lane.BITS and Lane.position(o) == position]
+        found = (self.entries.get(ordinal) for ordinal in candidates)
+        return next((e for e in found if e is not None and is_again(e, suspect)), None)
 
     def adopt(self, suspects: Iterable[Suspect], other: Microscope) -> None:
         """Take from another run, with other ordinals, what was written at the places of these suspects."""
@@ -325,70 +373,8 @@ class Microscope:
             if len(entries) == len(missing):
                 self._known.update({id(s): e for s, e in zip(missing, entries, strict=True)})
 
-    # -- questions that a test asks while it runs -------------------------------------------------------
-
-    def drop_unused(self) -> None:
-        self.ledger.drop_unused()
-
-    def changed_now(self) -> list[Suspect]:
-        """A suspect for every save that is still needed and differs from what was saved."""
-        found = []
-        for ordinal in list(self.entries):
-            entry = self.entries[ordinal]
-            record = entry.record()
-            if record is None or not self._compare(entry, record):
-                continue
-            suspect = latent_suspect(record)
-            if suspect is not None:
-                suspect.needs_extension = False
-                found.append(suspect)
-        return found
-
     def forget(self, record: Record) -> None:
         """The record holds the tensor no more."""
         self.entries.pop(record.ordinal, None)
         for group in self._groups.values():
             group.entries = [entry for entry in group.entries if entry.record() is not record]
-
-    def seen(self, suspects: Iterable[Suspect]) -> None:
-        """They are not to be found a second time when their records die."""
-        for suspect in suspects:
-            entry = self.entries.get(suspect.ordinal) if suspect.ordinal is not None else None
-            record = None if entry is None else entry.record()
-            if record is not None:
-                record.mark_used()
-
-    @contextlib.contextmanager
-    def accepting(self) -> Iterator[None]:
-        """Accept the writes made inside: what they leave behind counts as what was saved."""
-        before = {o: self._state(r) for o, e in self.entries.items() if (r := e.record()) is not None}
-        saved = {o: (self.entries[o].version, self.entries[o].digest) for o in before}
-        written_before = {*self.ledger.suspects, *(o for o, state in before.items() if state != saved[o])}
-        try:
-            yield
-        finally:
-            for key, suspect in list(self.ledger.suspects.items()):
-                # A backward pass inside has used them already.
-                if suspect.error is None and key not in written_before:
-                    del self.ledger.suspects[key]
-            for ordinal, entry in self.entries.items():
-                record = entry.record()
-                if record is None or before.get(ordinal) == self._state(record):
-                    continue
-                if ordinal not in before and not self._compare(entry, record):
-                    continue
-                with quiet():
-                    entry.copy = values.snapshot(record.tensor)
-                entry.values, entry.writer, entry.version_writer = None, None, None
-                entry.digest = values.digest(record.tensor)
-                record.accept(entry.digest)
-                self.ledger.accepted[ordinal] = entry.version = record.tensor._version
-
-    @staticmethod
-    def _state(record: Record) -> tuple[int, int | None]:
-        return record.tensor._version, values.digest(record.tensor)
-
-
-def _same_place(here: Capture | None, there: Capture | None) -> bool:
-    """Whether a save of this run is that of another one, which may know the library's line only."""
-    return here == there or there is None or call_sites.is_library(there[0])

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pytest_inplace.engine.children import Children
+from pytest_inplace.engine.children import key_of as key_of_finding
 from pytest_inplace.engine.evidence import Case, Entry, Evidence
 from pytest_inplace.engine.ledger import Suspect
 from pytest_inplace.engine.microscope import Microscope
@@ -29,34 +31,52 @@ FROM_BEFORE = (
 )
 
 
-def replay(run: Callable[[], object], suspects: Iterable[Suspect], lines: bool = True) -> list[Finding]:
+def replay(
+    run: Callable[[], object],
+    suspects: Iterable[Suspect],
+    lines: bool = True,
+    children: Iterable[Finding] = (),
+) -> list[Finding]:
     """Run the program again and judge ``suspects``; harmless ones give no finding.
 
     Args:
         run: runs the program from the same state as before, as often as it is called. It must not raise.
         suspects: what the sentinel saw in the first run.
         lines: trace lines, to name the one that wrote.
+        children: what child processes of the first run found without knowing the lines.
     """
     suspects = list(suspects)
     microscope = Microscope(frozenset(key for s in suspects if (key := key_of(s)) is not None), lines)
     for suspect in suspects:
         microscope.follow(suspect)
-    _watch(microscope, run)
+    found = _watch(microscope, run)
     missing = [s for s in suspects if _is_elsewhere(s, microscope)]
     if missing:
         # What the first run did once and for all, in a cache, say, shifts the numbers of the saves.
         other = Microscope(frozenset(), lines, frozenset(s.where for s in missing))
         _watch(other, run)
         microscope.adopt(missing, other)
-    return [*findings_of(microscope, suspects), *microscope.frozen_findings]
+    own = [*findings_of(microscope, suspects), *microscope.frozen_findings]
+    return [*own, *_of_children(microscope.children, found, children)]
 
 
-def _watch(microscope: Microscope, run: Callable[[], object]) -> None:
+def _watch(microscope: Microscope, run: Callable[[], object]) -> list[Finding]:
+    """Run the program; the result is what its child processes found."""
+    found: list[Finding] = []
     microscope.start()
     try:
         run()
     finally:
         microscope.stop()
+        found += microscope.children.collect()
+        microscope.children.close()
+    return found
+
+
+def _of_children(second: Children, found: list[Finding], first: Iterable[Finding]) -> list[Finding]:
+    """What children found in the second run, and what they found in the first only; but nothing harmless."""
+    lost = [f for f in first if key_of_finding(f) not in second.suspects]
+    return [*found, *(dataclasses.replace(f, note=NOT_REPRODUCED) for f in lost)]
 
 
 def _is_elsewhere(suspect: Suspect, microscope: Microscope) -> bool:
@@ -146,6 +166,8 @@ def judged(suspect: Suspect, entry: Evidence | None, why: str | None = None) -> 
     if not suspect.latent and not raised and not _differs(entry):
         return None
     note = why
+    if why is None and not entry.exact:
+        note = "several threads ran when the write was noticed: it may have been another one than this line's"
     if suspect.is_from_before:
         note = FROM_BEFORE
     elif not suspect.latent and not entry.judged:
@@ -164,7 +186,7 @@ def judged(suspect: Suspect, entry: Evidence | None, why: str | None = None) -> 
         tensor=_tensor(suspect, entry),
         saved=_with_op(call_sites.resolve(entry.where or suspect.where), suspect.op or entry.op),
         modified=modified,
-        modified_exact=modified is not None,
+        modified_exact=modified is not None and entry.exact,
         used=call_sites.resolve(suspect.used or entry.used),
         version_saved=suspect.version_saved,
         version_now=suspect.version_now,

@@ -10,13 +10,14 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_64_intdigest
 
 from pytest_inplace.engine import values
-from pytest_inplace.engine.ledger import INPUT, LEAF, OUTPUT, Ledger, Record, describe
+from pytest_inplace.engine.ledger import INPUT, LEAF, OUTPUT, Lane, Ledger, Record, describe
 from pytest_inplace.engine.quiet import quiet
 from pytest_inplace.engine.torch_errors import detached_error, version_error
 from pytest_inplace.reports import call_sites
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 Pack = Callable[["torch.Tensor"], "Record"]
 Unpack = Callable[["Record"], "torch.Tensor"]
+
+
+_OURS = "_pytest_inplace"
 
 
 def _same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -43,8 +47,8 @@ def _same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
 
 
-def make_pack(ledger: Ledger, walk: bool = True) -> Pack:
-    """The pack hook that enters every saved tensor into ``ledger``.
+def make_pack(ledger: Ledger, lane: Lane, walk: bool = True) -> Pack:
+    """The pack hook of one thread that enters every saved tensor into ``ledger``, numbered by ``lane``.
 
     With ``walk`` it notes the user's line, else only that of the Python code that called the operation,
     which costs less and is enough where a second run follows.
@@ -132,8 +136,8 @@ def make_pack(ledger: Ledger, walk: bool = True) -> Pack:
             if original is not None:
                 # Double backward: plain PyTorch saves the original again, not the copy made by unpack.
                 kind, output_nr, keep = original.kind, original.output_nr, original.tensor
-        ordinal = ledger.saves
-        ledger.saves = ordinal + 1
+        ordinal = lane.saves
+        lane.saves = ordinal + 1
         record = Record(
             (
                 keep, tensor._version, digest, array, address, kind, code, frame.f_lasti, ordinal,
@@ -153,9 +157,9 @@ def make_pack(ledger: Ledger, walk: bool = True) -> Pack:
     def unpacked_here(tensor: torch.Tensor) -> Record | None:
         running: Any = torch._C._current_autograd_node()
         if running is None:
-            resaved.clear()
+            _forget_resaved(None)
             return None
-        number = running._sequence_nr()
+        number = _number(running)
         for of, ref in resaved:
             record = ref()
             if of == number and record is not None and _same_memory(record.tensor, tensor):
@@ -178,7 +182,13 @@ def make_pack(ledger: Ledger, walk: bool = True) -> Pack:
         # an input made by the same Function for an output only means that an alias of it is kept.
         return type(node) is getattr(frame.f_locals.get("cls"), "_backward_cls", None)
 
+    setattr(pack, _OURS, True)
     return pack
+
+
+def is_ours(pair: tuple[Any, Any]) -> bool:
+    """Whether this pair of hooks is one of ours, of this thread or any other."""
+    return hasattr(pair[0], _OURS)
 
 
 def make_unpack(active: Callable[[], Ledger | None]) -> Unpack:
@@ -218,9 +228,8 @@ def make_unpack(active: Callable[[], Ledger | None]) -> Unpack:
         node: Any = torch._C._current_autograd_node()
         if node is None or record.kind == OUTPUT or record.hooks is not None:
             return
-        number = node._sequence_nr()
-        if any(of != number for of, _ in _resaved):
-            _resaved.clear()
+        number = _number(node)
+        _forget_resaved(number)
         _resaved.append((number, weakref.ref(record)))
 
     def compare(record: Record) -> torch.Tensor:
@@ -254,7 +263,7 @@ def make_unpack(active: Callable[[], Ledger | None]) -> Unpack:
         ledger.suspects[record.ordinal if suspect.ordinal is not None else id(record)] = suspect
         if suspect.error is not None:
             # What was saved before this error and is never used is part of it, not a finding of its own.
-            record.ledger.acknowledged = record.ledger.saves
+            record.ledger.acknowledge()
             raise suspect.error
         return tensor
 
@@ -278,9 +287,21 @@ def error_for(record: Record, node: Any) -> RuntimeError:
         return version_error(tensor, producer, output_nr, record.version, tensor._version)
 
 
-_resaved: list[tuple[int, weakref.ref[Record]]] = []
+_resaved: list[tuple[tuple[int, int], weakref.ref[Record]]] = []
 """What the node that runs now has unpacked in a backward pass that builds a graph."""
 _probe: list[Record] | None = None
+
+
+def _number(node: Any) -> tuple[int, int]:
+    """A node that runs now; each thread counts its nodes for itself."""
+    return get_ident(), node._sequence_nr()
+
+
+def _forget_resaved(number: tuple[int, int] | None) -> None:
+    """Forget what other nodes of this thread had unpacked."""
+    thread = get_ident()
+    if any(of != number and of[0] == thread for of, _ in _resaved):
+        _resaved[:] = [each for each in _resaved if each[0] == number or each[0][0] != thread]
 
 
 def written_by_its_own_operation(record: Record) -> bool:

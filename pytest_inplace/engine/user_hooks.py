@@ -41,8 +41,9 @@ class Parked:
         self.dtype = tensor.dtype
         self.version = tensor._version
         self.address = _address(tensor)
-        self.ordinal = ledger.saves
-        ledger.saves += 1
+        lane = ledger.lane
+        self.ordinal = lane.saves
+        lane.saves += 1
         self.held = None if recomputed else _kept(packed, ledger, self.where)
 
     @property

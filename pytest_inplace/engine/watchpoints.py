@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dis
 import sys
+import threading
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from pytest_inplace.reports.call_sites import Capture, is_library, user_frame
+from pytest_inplace.reports.call_sites import Capture, is_library, is_library_file, user_frame
 
 Step = Callable[[Capture, FrameType], None]
 Returned = Callable[[FrameType, Any], None]
@@ -35,6 +36,16 @@ def writing_offsets(code: CodeType) -> frozenset[int]:
     return found
 
 
+def _generated(frame: FrameType) -> bool:
+    """Whether it is code without a file that a library made, as a dataclass's ``__init__``."""
+    if not frame.f_code.co_filename.startswith("<"):
+        return False
+    origin, name = frame.f_globals.get("__file__"), frame.f_globals.get("__name__")
+    if isinstance(origin, str):
+        return is_library_file(origin)
+    return isinstance(name, str) and name.startswith("namedtuple_")
+
+
 class Tracer:
     """Calls ``step`` with each user instruction that may have written, right after it ran."""
 
@@ -42,13 +53,15 @@ class Tracer:
         self._step = step
         self._returned = returned
         self._previous: Any = None
+        self._previous_of_threads: Any = None
         self._running = False
 
     def start(self, frame: FrameType | None = None) -> None:
         """Trace from now on; with ``frame``, the frames at and above it that already run are traced too."""
-        self._previous = sys.gettrace()
+        self._previous, self._previous_of_threads = sys.gettrace(), threading.gettrace()
         self._running = True
         sys.settrace(self._called)
+        threading.settrace(self._called)
         while frame is not None:
             if not is_library(frame.f_code):
                 frame.f_trace = self._traced(frame)
@@ -59,9 +72,15 @@ class Tracer:
         if self._running:
             self._running = False
             sys.settrace(self._previous)
+            threading.settrace(self._previous_of_threads)
+
+    def enter_thread(self) -> None:
+        """Trace this thread, too. One that begins now does so by itself, one of a pool has begun before."""
+        if self._running and sys.gettrace() is None:
+            sys.settrace(self._called)
 
     def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if not self._running or is_library(frame.f_code):
+        if not self._running or is_library(frame.f_code) or _generated(frame):
             return None
         caller = user_frame(frame.f_back)
         if caller is not None:

@@ -50,15 +50,24 @@ def add_user_root(path: str) -> None:
         _by_filename.clear()
 
 
+def user_roots() -> list[str]:
+    """The folders given to :func:`add_user_root`."""
+    return list(_user_roots)
+
+
 def is_library(code: CodeType) -> bool:
     """Whether ``code`` belongs to an installed package, the standard library or this plugin."""
     known = _is_library.get(code)
     if known is None:
-        filename = code.co_filename
-        known = _by_filename.get(filename)
-        if known is None:
-            known = _by_filename[filename] = _library_file(filename)
-        _is_library[code] = known
+        known = _is_library[code] = is_library_file(code.co_filename)
+    return known
+
+
+def is_library_file(filename: str) -> bool:
+    """The same for a file."""
+    known = _by_filename.get(filename)
+    if known is None:
+        known = _by_filename[filename] = _library_file(filename)
     return known
 
 

@@ -174,6 +174,8 @@ class Finding:
     fix: str | None = None
     note: str | None = None
     divergence: Divergence | None = None
+    process: str | None = None
+    """The child process that it happened in, by its rank or name."""
     accepted: str | None = None
 
     @property
@@ -279,6 +281,7 @@ def to_json(finding: Finding) -> dict[str, Any]:
         "fix": finding.fix,
         "note": finding.note,
         "divergence": divergence_to_json(finding.divergence),
+        "process": finding.process,
         "accepted": finding.accepted,
     }
 
@@ -345,6 +348,7 @@ def from_json(data: dict[str, Any]) -> Finding:
         fix=data["fix"],
         note=data["note"],
         divergence=divergence_from_json(data.get("divergence")),
+        process=data.get("process"),
         accepted=data.get("accepted"),
     )
 

@@ -140,6 +140,8 @@ def facts(finding: Finding) -> list[str]:
         lines.append(f"... and {len(finding.also) - 3} more tensors")
     if finding.modified is None and finding.used is not None and finding.code not in ("INP104", "INP301"):
         lines.append(f"changed before {finding.used.path}:{finding.used.line}")
+    if finding.process:
+        lines.append(f"in the child process: {finding.process}")
     if finding.note:
         lines.append(f"note: {finding.note}")
     if finding.fix:

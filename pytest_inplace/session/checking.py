@@ -58,7 +58,7 @@ class ItemCheck:
         if "torch" in sys.modules:
             self._start()
         else:
-            from pytest_inplace.session.late_import import when_torch_is_imported
+            from pytest_inplace.engine.late_import import when_torch_is_imported
 
             when_torch_is_imported(self._guarded_start)
 
@@ -93,15 +93,21 @@ class ItemCheck:
 
     def end(self) -> None:
         """Stop watching; what is saved and unused is looked at once more."""
-        from pytest_inplace.session.late_import import forget
+        from pytest_inplace.engine.late_import import forget
 
         forget(self._guarded_start)
         if self.parity is not None:
             self.parity.stop()
-        if self.lens is not None:
-            self.lens.stop()
-        elif self._watch is not None:
-            self._watch.stop()
+        watching = self._watching
+        if watching is not None:
+            watching.stop()
+            watching.children.collect()
+            watching.children.close()
+            self.coverage.add(watching.children.total())
+
+    @property
+    def _watching(self) -> Any:
+        return self.lens or self._watch
 
     def failed(self, error: BaseException) -> None:
         """The check itself failed: the test goes on, unchecked, and the reason is reported."""
@@ -114,7 +120,7 @@ class ItemCheck:
             self.parity.stop()
         if self._ledger is not None:
             self._ledger.take_suspects()
-            self._ledger.acknowledged = self._ledger.saves
+            self._ledger.acknowledge()
 
     def tear_down_early(self) -> None:
         """Tear the test's own fixtures down, while what surrounds it is there for a second run."""
@@ -158,7 +164,8 @@ class ItemCheck:
         if when == "call" and error is None:
             self._ledger.drop_unused()
         suspects = self._suspects(error)
-        findings = self._judge(suspects, when) if suspects else []
+        children = self._of_children(error)
+        findings = self._judge(suspects, when, children) if suspects or children else []
         findings += self._frozen(error)
         if self.parity is not None:
             findings += self._compare(when, error, findings)
@@ -220,7 +227,15 @@ class ItemCheck:
                 suspects += each.suspects
         return [s for s in suspects if code_of(s) not in self.settings.allow]
 
-    def _judge(self, suspects: Iterable[Any], when: str) -> list[Finding]:
+    def _of_children(self, error: BaseException | None) -> list[Finding]:
+        """What child processes have found; if the test has passed, it has dealt with their errors."""
+        found: list[Finding] = self._watching.children.collect()
+        kept = [f for f in found if f.raised is None or error is not None]
+        if error is not None or self.settings.latent == "ignore":
+            kept = [f for f in kept if f.state == "confirmed"]
+        return [f for f in kept if not self._allowed(f)]
+
+    def _judge(self, suspects: Iterable[Any], when: str, children: list[Finding]) -> list[Finding]:
         from pytest_inplace.engine.replay import findings_of, unreplayed
         from pytest_inplace.session.rerun import can_replay_now
 
@@ -228,10 +243,11 @@ class ItemCheck:
         if why is None and not can_replay_now(self.item):
             why = "not replayed: what surrounds the test was already torn down"
         if why is not None:
+            children = [dataclasses.replace(f, note=why) for f in children]
             if self.lens is not None:
-                return findings_of(self.lens, suspects, why)
-            return unreplayed(suspects, why)
-        return [f for f in self._replay(suspects) if f.code != "INP206"]
+                return [*findings_of(self.lens, suspects, why), *children]
+            return [*unreplayed(suspects, why), *children]
+        return [f for f in self._replay(suspects, children) if f.code != "INP206"]
 
     def _frozen(self, error: BaseException | None) -> list[Finding]:
         """What was declared frozen and written, unless the test has dealt with the error itself."""
@@ -251,13 +267,13 @@ class ItemCheck:
             why = "the second run of the test did not show it again"
         return [dataclasses.replace(f, note=why) for f in findings]
 
-    def _replay(self, suspects: Iterable[Any]) -> list[Finding]:
+    def _replay(self, suspects: Iterable[Any], children: Iterable[Finding] = ()) -> list[Finding]:
         from pytest_inplace.session.rerun import replay_item
 
         self.tear_down_early()  # watched, as it would be in its own phase
         self._pause()
         try:
-            return replay_item(self.item, self._before, suspects)
+            return replay_item(self.item, self._before, suspects, children)
         finally:
             self._resume()
 
@@ -295,10 +311,10 @@ class ItemCheck:
         return f"not replayed: {self.settings.replay_off_because or 'off by --inplace-replay=never'}"
 
     def _pause(self) -> None:
-        (self.lens or self._watch).pause()
+        self._watching.pause()
 
     def _resume(self) -> None:
-        (self.lens or self._watch).resume()
+        self._watching.resume()
 
 
 def _moot(finding: Finding, error: BaseException | None) -> bool:

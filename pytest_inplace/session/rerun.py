@@ -7,6 +7,7 @@ import io
 import logging
 import pdb
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -62,9 +63,14 @@ def tear_down(item: pytest.Item) -> TornDown:
     return torn
 
 
-def replay_item(item: pytest.Item, before: ProcessState, suspects: Iterable[Suspect]) -> list[Finding]:
+def replay_item(
+    item: pytest.Item,
+    before: ProcessState,
+    suspects: Iterable[Suspect],
+    children: Iterable[Finding] = (),
+) -> list[Finding]:
     """Run ``item`` again and judge ``suspects``; outcomes of the second run do not count."""
-    return run_again(item, before, lambda run: replay(run, suspects))
+    return run_again(item, before, lambda run: replay(run, suspects, children=children))
 
 
 def run_again(item: pytest.Item, before: ProcessState, how: Callable[[Callable[[], Any]], Result]) -> Result:
@@ -90,6 +96,7 @@ def run_again(item: pytest.Item, before: ProcessState, how: Callable[[Callable[[
             _log_aside(item),
             _reports_discarded(item),
             _no_debugger(),
+            _lost_errors_ignored(),
             warnings.catch_warnings(record=True),
         ):
             item.stash.setdefault(tmppath_result_key, {})
@@ -240,6 +247,18 @@ def _reports_discarded(item: pytest.Item) -> Iterator[None]:
 
 def _unheard(**_: Any) -> None:
     pass
+
+
+@contextlib.contextmanager
+def _lost_errors_ignored() -> Iterator[None]:
+    """Nobody is told of errors in threads and destructors, which the first run has told."""
+    hooks = threading.excepthook, sys.unraisablehook
+    threading.excepthook = lambda _: None
+    sys.unraisablehook = lambda _: None
+    try:
+        yield
+    finally:
+        threading.excepthook, sys.unraisablehook = hooks
 
 
 @contextlib.contextmanager

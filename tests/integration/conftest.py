@@ -26,7 +26,7 @@ Check = Callable[..., Run]
 
 
 @pytest.fixture(autouse=True)
-def plain_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+def plain_surroundings(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """An outer run's own options and workers are none of the inner run's business."""
     for name in (
         "CI",  # where pytest prints whole summary lines
@@ -37,13 +37,16 @@ def plain_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
         "PYTEST_XDIST_TESTRUNUID",
     ):
         monkeypatch.delenv(name, raising=False)
+    if "pytester" in request.fixturenames:
+        request.getfixturevalue("pytester")  # which deletes what is set before it
+    # Installed neighbours have tests of their own; here they would only shuffle and warn.
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:randomly -p no:asyncio -p no:benchmark")
 
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """Whatever an inner run did, the plugin leaves no hook, no patch and no tracer in the process."""
-    from pytest_inplace.engine import watch
-    from pytest_inplace.session import late_import
+    from pytest_inplace.engine import late_import, watch
 
     engine, trace, finders = torch.autograd._engine_run_backward, sys.gettrace(), list(sys.meta_path)
     yield
