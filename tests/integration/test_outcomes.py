@@ -749,7 +749,7 @@ def test_the_finding_stands_when_the_second_run_goes_another_way(check: Check, t
 def test_a_second_set_up_that_fails_changes_nothing(check: Check) -> None:
     source = "COUNT = []\n" + function(
         "fix",
-        "COUNT.append(1)\nif len(COUNT) == 2:\n    raise OSError('port taken')",
+        "COUNT.append(1)\nif len(COUNT) in (2, 3):\n    raise OSError('port taken')",
         before="@pytest.fixture",
     )
     run = check(source + function("test_silent", SILENT, "fix") + function("test_after", "pass", "fix"))
