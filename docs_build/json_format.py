@@ -38,6 +38,7 @@ _TEXTS = {
     "tests[].parity.bound": "how a difference was judged",
     "tests[].parity.runs": "how often the test ran again",
     "tests[].parity.nondeterministic": "values that differ between two runs on the device",
+    "tests[].parity.hazards": "operations that are right on the CPU by luck",
     "tests[].findings[].code": "the rule, as `INP102`",
     "tests[].findings[].rule": "the rule's name",
     "tests[].findings[].state": "`confirmed` or `latent`",
@@ -98,7 +99,7 @@ def example() -> dict[str, Any]:
             "cuda", "the loss", "double precision", 1.0, 0.1, "aten.gelu", "forward", ("f32[2]",), "..."
         ),
     )  # fmt: skip
-    parity = ParityRecord("cuda", "differs", "...", 2, 1, 0, "double precision", 1, ("the loss",))
+    parity = ParityRecord("cuda", "differs", "...", 2, 1, 0, "double precision", 1, ("the loss",), ("...",))
     test = record("tests/test_a.py::test_a", [finding], Coverage(reasons={"a reason": 1}), "...", parity)
     return {"schema": 1, "torch": "2.13.0", "pytest_inplace": "0.1.0", "tests": [test]}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_inplace.engine import values
@@ -10,6 +11,18 @@ from pytest_inplace.engine.quiet import quiet
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(frozen=True)
+class _Adopted:
+    """A tensor, what its data and its gradient were, and where the run met it."""
+
+    tensor: weakref.ref[torch.Tensor]
+    data: torch.Tensor
+    grad: torch.Tensor | None
+    key: tuple[int, torch.dtype]
+    digest: int | None
+    where: Any
 
 
 class Adoption:
@@ -23,11 +36,12 @@ class Adoption:
         self._device = device
         self._wide = wide
         self._copies: dict[tuple[int, torch.dtype], tuple[Any, torch.Tensor]] = {}
-        self._adopted: list[tuple[weakref.ref[torch.Tensor], torch.Tensor, torch.Tensor | None]] = []
+        self._adopted: list[_Adopted] = []
+        self._full = 256
         self._snapshots: dict[int, tuple[Any, torch.Tensor, torch.Tensor]] = {}
         self._grads: list[tuple[weakref.ref[torch.Tensor], torch.Tensor | None]] = []
 
-    def adopt(self, tensor: torch.Tensor) -> str | None:
+    def adopt(self, tensor: torch.Tensor, where: Any = None) -> str | None:
         """Move ``tensor``; the result is why it cannot be moved, or ``None``."""
         if tensor.grad_fn is not None:
             return "a tensor of a graph that was built outside the run"
@@ -35,14 +49,29 @@ class Adoption:
         if why is not None:
             return f"a tensor that cannot be moved ({why})"
         with quiet():
+            if len(self._adopted) >= self._full:
+                self._forget()
             key = (tensor.untyped_storage()._cdata, tensor.dtype)
             if key not in self._copies:
                 self._copies[key] = (tensor.untyped_storage(), self._moved(_whole(tensor)))
             copy = self._copies[key][1]
             grad = tensor.grad if tensor.is_leaf else None
-            self._adopted.append((weakref.ref(tensor), tensor.data, grad))
+            digest = values.digest(tensor)
+            self._adopted.append(_Adopted(weakref.ref(tensor), tensor.data, grad, key, digest, where))
             tensor.data = copy.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-        return self.adopt(grad) if grad is not None and grad.device.type == "cpu" else None
+        return self.adopt(grad, where) if grad is not None and grad.device.type == "cpu" else None
+
+    def _forget(self) -> None:
+        """Let go of what is gone: a loop over batches adopts new tensors in every turn."""
+        self._adopted = [a for a in self._adopted if a.tensor() is not None]
+        kept = {a.key for a in self._adopted}
+        self._copies = {key: copy for key, copy in self._copies.items() if key in kept}
+        self._full = max(256, 2 * len(self._adopted))
+
+    def written_elsewhere(self) -> list[Any]:
+        """Where tensors were adopted whose own memory was written since, through NumPy for one."""
+        with quiet():
+            return [a.where for a in self._adopted if values.digest(a.data) != a.digest]
 
     def _moved(self, whole: torch.Tensor) -> torch.Tensor:
         if self._wide is not None:
@@ -70,15 +99,15 @@ class Adoption:
     def put_back(self) -> None:
         """Leave every tensor that is still there as it was."""
         with quiet():
-            for ref, data, grad in reversed(self._adopted):
-                tensor = ref()
+            for adopted in reversed(self._adopted):
+                tensor = adopted.tensor()
                 if tensor is None:
                     continue
                 if tensor.is_leaf:
                     tensor.grad = None
-                tensor.data = data
-                if grad is not None:
-                    tensor.grad = grad
+                tensor.data = adopted.data
+                if adopted.grad is not None:
+                    tensor.grad = adopted.grad
             for _, whole, copy in self._snapshots.values():
                 if copy is not whole:
                     whole.copy_(copy)

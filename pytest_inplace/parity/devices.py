@@ -33,6 +33,8 @@ def problem(error: BaseException, name: str) -> str | None:
     """What an error says about the device rather than about the program, or ``None``."""
     import torch
 
+    if type(error).__name__ in ("Skipped", "SkipTest"):
+        return f"it is skipped there: {error}"
     if isinstance(error, getattr(torch, "OutOfMemoryError", ())) or "out of memory" in str(error):
         return f"{name} is out of memory"
     text = str(error)

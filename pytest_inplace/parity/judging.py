@@ -20,7 +20,7 @@ from pytest_inplace.parity.locating import Located, Locator
 from pytest_inplace.parity.placement import Placement
 from pytest_inplace.parity.recording import Point, Recorder
 from pytest_inplace.reports import call_sites
-from pytest_inplace.reports.findings import Finding, TensorInfo
+from pytest_inplace.reports.findings import Finding, Site, TensorInfo
 from pytest_inplace.reports.parity import Divergence, ParityRecord, Verdict
 
 Again = Callable[[AbstractContextManager[Any]], "BaseException | None"]
@@ -35,6 +35,7 @@ class Run:
     error: BaseException | None
     obstacles: list[tuple[str, Any]] = field(default_factory=list)
     shares_memory: bool = False
+    hazards: list[tuple[str, Any]] = field(default_factory=list)
     suspects: list[Suspect] = field(default_factory=list)
 
 
@@ -47,6 +48,7 @@ class Comparison:
         self._device = device
         self._runs = 0
         self.findings: list[Finding] = []
+        self.hazards: list[tuple[str, Site | None]] = []
 
     def result(self) -> ParityRecord:
         """Run as often as it takes, and judge; the findings are in :attr:`findings`."""
@@ -56,6 +58,7 @@ class Comparison:
         if self._device.partition(":")[0] == "cpu":
             return self._deterministic()
         there = self._on_device()
+        self.hazards = [(text, call_sites.resolve(where)) for text, where in there.hazards]
         if there.error is not None and (reason := problem(there.error, self._device)) is not None:
             return self._record("not compared", reason)
         self._device_only_suspects(there)
@@ -89,7 +92,10 @@ class Comparison:
         self._runs += 1
         error = self._again(around())
         suspects = [s for s in pending(ledger.take_suspects(), error) if not s.latent and s.error is not None]
-        return Run(recorder, error, placement.obstacles, placement.story.shares_memory, suspects)
+        return Run(
+            recorder, error, placement.obstacles, placement.story.shares_memory,
+            list(placement.hazards.seen), suspects,
+        )  # fmt: skip
 
     def _on_device(self) -> Run:
         with Determined(self._device):
@@ -104,7 +110,13 @@ class Comparison:
     def _record(self, verdict: Verdict, reason: str | None = None, **more: Any) -> ParityRecord:
         more.setdefault("points", len(self._cpu.points))
         return ParityRecord(
-            self._device, verdict, reason, runs=self._runs, left_out=self._cpu.left_out, **more
+            self._device,
+            verdict,
+            reason,
+            runs=self._runs,
+            left_out=self._cpu.left_out,
+            hazards=tuple(_located(text, site) for text, site in self.hazards),
+            **more,
         )
 
     def _deterministic(self) -> ParityRecord:
@@ -300,7 +312,10 @@ def _words(error: BaseException | None) -> str:
 
 
 def _at(reason: str, where: Any) -> str:
-    site = call_sites.resolve(where)
+    return _located(reason, call_sites.resolve(where))
+
+
+def _located(reason: str, site: Site | None) -> str:
     return f"{reason} ({site.path}:{site.line})" if site is not None else reason
 
 

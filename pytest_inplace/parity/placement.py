@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytest_inplace.engine.quiet import quiet
 from pytest_inplace.parity import operators
 from pytest_inplace.parity.adoption import Adoption
+from pytest_inplace.parity.hazards import Hazards
 from pytest_inplace.parity.patches import patched
 from pytest_inplace.parity.story import Story
 
@@ -52,6 +53,7 @@ class Placement:
         self.moves = self.device.type != "cpu"
         self.adoption = Adoption(self.device, torch.float64 if double else None)
         self.story = Story(self)
+        self.hazards = Hazards()
         self.observer = observer
         self._noise = torch.Generator().manual_seed(0) if noise else None
         self._kinds: dict[Any, str] = {}
@@ -87,11 +89,15 @@ class Placement:
         if kind == "make":
             return self._make(func, args, kwargs)
         if kind == "lift":
-            return self._arrived(func(*args, **kwargs))
+            lifted = func(*args, **kwargs)
+            # Memory that torch cannot resize is another library's: NumPy's, say.
+            return self._arrived(lifted) if lifted.untyped_storage().resizable() else lifted
         if self.double:
             args, kwargs = operators.widened(args), operators.widened(kwargs)
             if self._noise is not None and not operators.is_view(func):
                 return self._rounded(func(*args, **kwargs))
+        if self.moves:
+            self.hazards.look(func, args, kwargs)
         if self.observer is not None:
             return self.observer(func, args, kwargs, self._plain)
         return self._plain(func, args, kwargs)
@@ -213,6 +219,7 @@ class Placement:
 
 @functools.cache
 def _mode_classes() -> tuple[Any, Any]:
+    import torch
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -222,7 +229,8 @@ def _mode_classes() -> tuple[Any, Any]:
             self.handler = handler
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return self.handler(func, args, kwargs or {})
+            with torch._C.DisableTorchFunction():
+                return self.handler(func, args, kwargs or {})
 
     class Function(TorchFunctionMode):
         def __init__(self, handler: Any) -> None:

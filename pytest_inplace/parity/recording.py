@@ -71,9 +71,12 @@ class Recorder:
         self._engine = engine = autograd._engine_run_backward
 
         def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-            leaves = self._before_backward(outputs)
+            frame = sys._getframe(1)
+            with quiet():
+                leaves = self._before_backward(outputs, frame)
             result = engine(outputs, *args, **kwargs)
-            self._after_backward(leaves, result if not kwargs.get("accumulate_grad") else ())
+            with quiet():
+                self._after_backward(leaves, result if not kwargs.get("accumulate_grad") else (), frame)
             return result
 
         self._patched = autograd._engine_run_backward = run_backward
@@ -94,7 +97,8 @@ class Recorder:
 
     def compare(self, name: str, tensor: torch.Tensor) -> None:
         """A value that the user wants compared."""
-        self._keep("compare", name, self._count(f"compare {name}"), tensor, sys._getframe(1))
+        with quiet():
+            self._keep("compare", name, self._count(f"compare {name}"), tensor, sys._getframe(1))
 
     # -- what is met ------------------------------------------------------------------------------------
 
@@ -102,8 +106,7 @@ class Recorder:
         self._times[kind] = time = self._times.get(kind, 0) + 1
         return time
 
-    def _before_backward(self, outputs: Any) -> list[torch.Tensor]:
-        frame = sys._getframe(2)
+    def _before_backward(self, outputs: Any, frame: Any) -> list[torch.Tensor]:
         time = self._count("backward")
         roots = list(outputs)
         for i, root in enumerate(roots):
@@ -113,8 +116,7 @@ class Recorder:
         self._name(leaves, frame)
         return leaves
 
-    def _after_backward(self, leaves: list[torch.Tensor], returned: Any) -> None:
-        frame = sys._getframe(2)
+    def _after_backward(self, leaves: list[torch.Tensor], returned: Any, frame: Any) -> None:
         time = self._times["backward"]
         for leaf in leaves:
             if leaf.grad is not None:
@@ -127,9 +129,10 @@ class Recorder:
         frame = sys._getframe(1)
         time = self._count("step")
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self._name(parameters, frame)
-        for parameter in parameters:
-            self._keep("parameter", self._name_of(parameter), time, parameter, frame)
+        with quiet():
+            self._name(parameters, frame)
+            for parameter in parameters:
+                self._keep("parameter", self._name_of(parameter), time, parameter, frame)
 
     def _keep(self, kind: str, name: str, time: int, tensor: torch.Tensor, frame: Any) -> None:
         import torch
@@ -138,8 +141,7 @@ class Recorder:
         if self._kept > BUDGET or tensor.layout is not torch.strided or tensor.is_meta:
             self.left_out += 1
             return
-        with quiet():
-            value = tensor.detach().to("cpu", copy=True)
+        value = tensor.detach().to("cpu", copy=True)
         self._kept += value.nbytes
         self.points[key] = Point(kind, name, time, value, call_sites.capture(frame))
 

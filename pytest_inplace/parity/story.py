@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pytest_inplace.parity.placement import Placement
 
 
+_SHARING = ("from_numpy", "as_tensor", "asarray", "frombuffer", "from_dlpack")
+
+
 class Story:
     """What a function mode does for a placement."""
 
@@ -48,7 +51,8 @@ class Story:
             self._adopt_all(args, getattr(func, "__name__", ""))
             self._adopt_all(tuple(kwargs.values()), getattr(func, "__name__", ""))
         result = func(*args, **kwargs)
-        if self._foreign((result,)):
+        # What shares memory with an array is moved when it is used: until then it may be written there.
+        if self._foreign((result,)) and getattr(func, "__name__", "") not in _SHARING:
             self._adopt_all((result,), "")
         if self._placement.observer is not None:
             self._placement.observer.made(result)
@@ -89,7 +93,8 @@ class Story:
         if not self._placement.moves and not self._placement.double:
             self._placement.adoption.snapshot(tensor)
             return
-        why = self._placement.adoption.adopt(tensor)
+        where = call_sites.capture(sys._getframe(3))
+        why = self._placement.adoption.adopt(tensor, where)
         if why is not None:
             self.obstacle(why)
 
@@ -106,6 +111,8 @@ class Story:
 
     def shared_memory_written(self) -> None:
         """At the end: note writes to an array or a tensor that share memory on the CPU."""
+        for where in self._placement.adoption.written_elsewhere():
+            self.obstacle("a NumPy array and a tensor share memory there, here they are copies", where)
         for array, before, tensor, version, where in self._links:
             if array.tobytes() != before or tensor._version != version:
                 self.obstacle("a NumPy array and a tensor share memory there, here they are copies", where)
@@ -198,18 +205,6 @@ class Story:
         dtype = args[1] if len(args) > 1 else kwargs.get("dtype")
         return found if dtype is None else found.astype(dtype, copy=False)
 
-    def from_numpy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        import torch
-
-        if not self._placement.moves and not self._placement.double:
-            return NotImplemented
-        with quiet():
-            tensor = torch.from_numpy(args[0])
-        self._adopt_all((tensor,), "")
-        where = call_sites.capture(sys._getframe(2))
-        self._links.append((args[0], args[0].tobytes(), tensor, tensor._version, where))
-        return tensor
-
     def text(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         import torch
 
@@ -290,7 +285,6 @@ def _tellers() -> dict[Any, Any]:
         tensor.numpy: Story.numpy,
         tensor.__array__: Story.array,
         tensor.__repr__: Story.text,
-        torch.from_numpy: Story.from_numpy,
         functions._pack_padded_sequence: Story.pack,
         functions._pad_packed_sequence: Story.pad,
     }

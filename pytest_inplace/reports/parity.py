@@ -43,9 +43,14 @@ class ParityRecord:
     bound: str | None = None
     runs: int = 0
     nondeterministic: tuple[str, ...] = ()
+    hazards: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "nondeterministic": list(self.nondeterministic)}
+        return {
+            **dataclasses.asdict(self),
+            "nondeterministic": list(self.nondeterministic),
+            "hazards": list(self.hazards),
+        }
 
 
 def divergence_to_json(divergence: Divergence | None) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_inplace.reports.findings import Coverage, Finding
+from pytest_inplace.reports.findings import Coverage, Finding, Site
 from pytest_inplace.reports.parity import ParityRecord
 from pytest_inplace.session.options import Settings
 from pytest_inplace.session.parity import ItemParity
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PytestInplaceWarning(pytest.PytestWarning):
-    """A latent finding under ``--inplace-latent=warn``."""
+    """A latent finding under ``--inplace-latent=warn``, or what is right on the CPU by luck."""
 
 
 class ItemCheck:
@@ -300,9 +300,12 @@ class ItemCheck:
             self.tear_down_early()
             self._pause()
             try:
-                return self.parity.compare(self._before)
+                found = self.parity.compare(self._before)
             finally:
                 self._resume()
+            for text, site in self.parity.hazards:
+                _warn_at(self.item, f"on {self.parity.device}: {text}", site)
+            return found
         return []
 
     def _no_replay(self, when: str) -> str | None:
@@ -341,6 +344,9 @@ def _is_confirmed_by(latent: Finding, finding: Finding) -> bool:
 def _warn(item: pytest.Item, finding: Finding) -> None:
     from pytest_inplace.reports.rendering import headline
 
-    site = finding.modified or finding.saved
+    _warn_at(item, headline(finding), finding.modified or finding.saved)
+
+
+def _warn_at(item: pytest.Item, text: str, site: Site | None) -> None:
     path, line = (site.path, site.line) if site is not None else (str(item.path), 1)
-    warnings.warn_explicit(PytestInplaceWarning(headline(finding)), None, path, line)
+    warnings.warn_explicit(PytestInplaceWarning(text), None, path, line)

@@ -9,7 +9,7 @@ from pytest_inplace.reports.parity import ParityRecord
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_inplace.reports.findings import Finding
+    from pytest_inplace.reports.findings import Finding, Site
     from pytest_inplace.session.process_state import ProcessState
 
 
@@ -21,6 +21,7 @@ class ItemParity:
         self.record: ParityRecord | None = None
         self._item = item
         self._recorder: Any = None
+        self.hazards: list[tuple[str, Site | None]] = []
 
     def start(self) -> None:
         from pytest_inplace.parity.recording import Recorder
@@ -57,4 +58,5 @@ class ItemParity:
             self.record = comparison.result()
         except Exception as error:  # a device that breaks must not break the run
             self.not_compared(f"{type(error).__name__}: {error}".splitlines()[0])
+        self.hazards = comparison.hazards
         return comparison.findings
