@@ -16,6 +16,7 @@ from pytest_inplace.reports.findings import (
     ValueDiff,
 )
 from pytest_inplace.reports.parity import Divergence, ParityRecord
+from pytest_inplace.reports.pictures import HeatMap, Histogram
 from pytest_inplace.session.reporting import record
 
 _TEXTS = {
@@ -54,12 +55,19 @@ _TEXTS = {
     "tests[].findings[].values": "how the content changed",
     "tests[].findings[].values.max_abs": "greatest difference of an element; `null` if not finite",
     "tests[].findings[].values.largest": "the elements that changed most",
+    "tests[].findings[].values.heat": "where elements changed, on a grid of 24 by 24 cells or less",
+    "tests[].findings[].values.heat.row_dims": "dimensions that make the rows; `null`: a folded vector",
+    "tests[].findings[].values.heat.rows": "of the tensor as a matrix",
+    "tests[].findings[].values.heat.cell": "elements in a cell, as [rows, columns]",
+    "tests[].findings[].values.heat.cells": "greatest change in each, `0` to `9`; `!`: not finite",
     "tests[].findings[].gradients": "leaves with wrong gradients; g is the computed one, r the right one",
     "tests[].findings[].gradients[].max_abs": "max abs(g - r)",
     "tests[].findings[].gradients[].max_rel": "max abs(g - r) / max abs(r)",
     "tests[].findings[].gradients[].cosine": "of the angle between g and r",
     "tests[].findings[].gradients[].right": "elements of r, the worst first",
     "tests[].findings[].gradients[].computed": "the same elements of g",
+    "tests[].findings[].gradients[].histogram": "elements in 20 bins, for the worst three only",
+    "tests[].findings[].gradients[].histogram.not_finite": "elements in no bin, of r and g",
     "tests[].findings[].gradients_judged": "whether the gradients could be compared",
     "tests[].findings[].gradients_total": "how many gradients were compared",
     "tests[].findings[].relative_error": "norm(g - r) / norm(r) over all leaves together",
@@ -68,6 +76,7 @@ _TEXTS = {
     "tests[].findings[].occurrences": "how often the line did it",
     "tests[].findings[].also": "further tensors that the same line overwrote, up to 50",
     "tests[].findings[].fix": "what to write instead",
+    "tests[].findings[].accepted": "`baseline` if the baseline accepts it",
     "tests[].findings[].note": "what is not known, and why",
     "tests[].findings[].divergence": "of INP301 and INP302: how the devices part",
     "tests[].findings[].divergence.point": "the first compared value that differs",
@@ -92,8 +101,9 @@ def example() -> dict[str, Any]:
     tensor = TensorInfo("h", (2,), "float32")
     finding = Finding(
         code="INP101", state="confirmed", tensor=tensor, saved=site, modified=site, modified_exact=True,
-        used=site, version_saved=0, version_now=1, values=ValueDiff(1, 2, 0.5, (Change((0,), "1", "1.5"),)),
-        gradients=(GradientError("w", (2,), 0.5, 0.5, 0.9, ("1",), ("1.5",)),),
+        used=site, version_saved=0, version_now=1,
+        values=ValueDiff(1, 2, 0.5, (Change((0,), "1", "1.5"),), HeatMap(None, 1, 2, (1, 1), ("90",))),
+        gradients=(GradientError("w", (2,), 0.5, 0.5, 0.9, ("1",), ("1.5",), Histogram(1, 2, (1,), (1,))),),
         relative_error=0.5, raised="...", also=(OtherTensor(tensor, site),), fix="...", note="...",
         divergence=Divergence(
             "cuda", "the loss", "double precision", 1.0, 0.1, "aten.gelu", "forward", ("f32[2]",), "..."

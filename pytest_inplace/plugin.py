@@ -273,6 +273,7 @@ class MainProcess:
         self._collected.conclude(
             self._config.stash[_settings],
             self._config.stash[_baseline],
+            self._config.rootpath,
             exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED),
         )
 

@@ -6,6 +6,7 @@ as they were saved and from the values as they are now. Nothing is accumulated a
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from pytest_inplace.reports.findings import GradientError
 if TYPE_CHECKING:
     import torch
 
+PICTURES = 3
 Substitutes = dict[Any, Any]
 """What a trial run is to use instead: the ordinal of a save -> the tensor that unpack returns for it; the key
 of something kept outside autograd -> what to put in its place, or ``None`` to leave it as it is."""
@@ -108,7 +110,7 @@ class Judge:
             leaves += [t for t in call.accumulating if all(t is not leaf for leaf in leaves)]
         expected = self._gradients(call, leaves, right)
         computed = self._gradients(call, leaves, now)
-        errors = self._errors(call, leaves, expected, computed)
+        errors = self._errors(call, leaves, expected, computed, pictures=True)
         if not errors:
             return Judgement((), frozenset(), len(leaves))
         harmful: set[Any] = set()
@@ -180,6 +182,7 @@ class Judge:
         leaves: list[torch.Tensor],
         right: list[torch.Tensor | None],
         computed: list[torch.Tensor | None],
+        pictures: bool = False,
     ) -> tuple[GradientError, ...]:
         found = []
         known: dict[int, str] | None = None
@@ -189,11 +192,14 @@ class Judge:
                     continue
                 if known is None:
                     known = names.leaf_names(call.frame)
-                error = values.gradient_error(known.get(id(leaves[i]), f"leaf {i}"), r, g)
+                error = values.gradient_error(known.get(id(leaves[i]), f"leaf {i}"), r, g, pictures)
                 if error is not None and not _signed_zeros_only(r, g):
                     found.append(error)
         found.sort(key=lambda e: -(e.max_abs if e.max_abs is not None else float("inf")))
-        return tuple(found)
+        # What is shown of the worst would be much for hundreds of parameters.
+        return tuple(
+            e if i < PICTURES else dataclasses.replace(e, histogram=None) for i, e in enumerate(found)
+        )
 
 
 def _relative_error(right: list[torch.Tensor | None], computed: list[torch.Tensor | None]) -> float | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
+from pytest_inplace.engine import pictures
 from pytest_inplace.engine.quiet import quiet
 from pytest_inplace.reports.findings import Change, GradientError, ValueDiff
 
@@ -248,7 +249,7 @@ def difference(before: torch.Tensor, after: torch.Tensor) -> ValueDiff:
     finite = gap[gap.isfinite() & (gap >= 0)]
     largest = tuple(Change(_unravel(i, tuple(a.shape)), number(before, i), number(after, i)) for i in top)
     biggest = float(finite.max()) if finite.numel() == (gap >= 0).sum() else None
-    return ValueDiff(changed, total, biggest, largest)
+    return ValueDiff(changed, total, biggest, largest, pictures.heat_map(gap, tuple(a.shape)))
 
 
 def widened(tensor: torch.Tensor) -> torch.Tensor:
@@ -283,10 +284,18 @@ def number(tensor: torch.Tensor, flat: int) -> str:
     return f"{value:.6g}"
 
 
-def gradient_error(name: str, right: torch.Tensor, computed: torch.Tensor) -> GradientError | None:
+def gradient_error(
+    name: str, right: torch.Tensor, computed: torch.Tensor, picture: bool = False
+) -> GradientError | None:
     """The computed gradient of one leaf against the right one; ``None`` if they are bit-equal.
 
     Formulas: see :class:`~pytest_inplace.reports.findings.GradientError`. Call it inside ``quiet()``.
+
+    Args:
+        name: of the leaf.
+        right: the gradient from untouched values.
+        computed: the gradient as it is.
+        picture: whether to add the histogram of both.
     """
     if same_values(right, computed):
         return None
@@ -308,6 +317,7 @@ def gradient_error(name: str, right: torch.Tensor, computed: torch.Tensor) -> Gr
         float(inner) / norms if norms and math.isfinite(norms) else None,
         (number(right, int(worst)),),
         (number(computed, int(worst)),),
+        pictures.histogram(r, g) if picture else None,
     )
 
 

@@ -71,6 +71,7 @@ class Baseline:
         records: Iterable[dict[str, Any]],
         gone: Callable[[str], bool] = lambda nodeid: False,
         latent: bool = True,
+        parity: bool = True,
     ) -> list[Key]:
         """The entries that no test of this run showed, though every test that once did was checked in it.
 
@@ -78,6 +79,7 @@ class Baseline:
             records: the tests of the run, as the JSON contract has them.
             gone: tells of a test that was not run whether it no longer exists.
             latent: whether the run looked for latent findings; else those entries are left alone.
+            parity: whether it compared devices; likewise.
         """
         checked: set[str] = set()
         shown: set[Key] = set()
@@ -90,6 +92,7 @@ class Baseline:
             for key, entry in self.entries.items()
             if key not in shown
             and (latent or entry.state == "confirmed")
+            and (parity or not key.rule.startswith("INP3"))
             and all(test in checked or gone(test) for test in entry.tests)
         )
 

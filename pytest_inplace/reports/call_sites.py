@@ -128,8 +128,19 @@ def resolve(where: Capture | None, op: str | None = None) -> Site | None:
     code, lasti = where
     line = line_of(where)
     source = linecache.getline(code.co_filename, line).rstrip("\r\n") or None
+    if source is not None and not _is_source_of(code):
+        source = None
     column, end_column = _columns(code, lasti, line, source)
     return Site(code.co_filename, line, code.co_name, source, column, end_column, op, qualname(code))
+
+
+def _is_source_of(code: CodeType) -> bool:
+    """Whether the file still has the function where it was compiled: it may have changed in the meantime."""
+    name = code.co_name
+    if name.startswith("<"):
+        return True
+    first = linecache.getline(code.co_filename, code.co_firstlineno).lstrip()
+    return first.startswith("@") or name in first
 
 
 def qualname(code: CodeType) -> str | None:

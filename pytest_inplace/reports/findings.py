@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pytest_inplace.reports import pictures
 from pytest_inplace.reports.parity import Divergence, divergence_from_json, divergence_to_json
+from pytest_inplace.reports.pictures import HeatMap, Histogram
 
 State = Literal["confirmed", "latent"]
 
@@ -115,6 +117,7 @@ class ValueDiff:
     total: int
     max_abs: float | None
     largest: tuple[Change, ...] = ()
+    heat: HeatMap | None = None
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,7 @@ class GradientError:
     cosine: float | None = None
     right: tuple[str, ...] = ()
     computed: tuple[str, ...] = ()
+    histogram: Histogram | None = None
 
 
 @dataclass(frozen=True)
@@ -255,6 +259,7 @@ def to_json(finding: Finding) -> dict[str, Any]:
             "largest": [
                 {"index": list(c.index), "before": c.before, "after": c.after} for c in finding.values.largest
             ],
+            "heat": pictures.heat_map_json(finding.values.heat),
         },
         "gradients": [
             {
@@ -265,6 +270,7 @@ def to_json(finding: Finding) -> dict[str, Any]:
                 "cosine": g.cosine,
                 "right": list(g.right),
                 "computed": list(g.computed),
+                "histogram": pictures.histogram_json(g.histogram),
             }
             for g in finding.gradients
         ],
@@ -313,6 +319,7 @@ def from_json(data: dict[str, Any]) -> Finding:
         data["values"]["total"],
         data["values"]["max_abs"],
         tuple(Change(tuple(c["index"]), c["before"], c["after"]) for c in data["values"]["largest"]),
+        pictures.heat_map(data["values"].get("heat")),
     )
     gradients = tuple(
         GradientError(
@@ -323,6 +330,7 @@ def from_json(data: dict[str, Any]) -> Finding:
             g["cosine"],
             tuple(g["right"]),
             tuple(g["computed"]),
+            pictures.histogram(g.get("histogram")),
         )
         for g in data["gradients"]
     )

@@ -110,7 +110,8 @@ def places(finding: Finding) -> list[tuple[str, Site]]:
 def excerpt(site: Site, marker: str = ">   ") -> list[str]:
     """The source line and, where Python knows the columns, the expression underlined."""
     if site.source is None:
-        return []
+        where = "made at run time" if site.path.startswith("<") else "not to be read, or changed since"
+        return [f"{marker}(the source is {where})"]
     text = site.source.expandtabs(1)
     code = text.lstrip()
     lines = [marker + code]

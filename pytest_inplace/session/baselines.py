@@ -27,6 +27,7 @@ class BaselineOfRun:
         self.known = known
         self._updating = settings.update_baseline
         self._latent = settings.latent != "ignore"
+        self._parity = settings.parity is not None
         self._root = root
 
     def accept(
@@ -55,7 +56,7 @@ class BaselineOfRun:
 
     def conclude(self, records: Collection[dict[str, Any]], interrupted: bool) -> list[str]:
         """Write the file if that was asked for; the result is what the end of the run says about it."""
-        stale = self.known.stale(records, self._gone, self._latent)
+        stale = self.known.stale(records, self._gone, self._latent, self._parity)
         accepted = sum(f["accepted"] == "baseline" for r in records for f in r["findings"])
         name = self._name()
         if not self._updating:

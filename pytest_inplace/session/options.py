@@ -28,6 +28,7 @@ class Settings:
     json: Path | None = None
     parity: str | None = None
     sarif: Path | None = None
+    html: Path | None = None
     baseline: Path | None = None
     baseline_source: str = "--inplace-baseline"
     update_baseline: bool = False
@@ -112,6 +113,12 @@ def add_options(parser: pytest.Parser) -> None:
         help="write the findings to FILE as SARIF 2.1.0, for code scanning (ini: inplace_sarif)",
     )
     group.addoption(
+        "--inplace-html",
+        metavar="FILE",
+        default=None,
+        help="write one HTML page of all tests and findings to FILE (ini: inplace_html)",
+    )
+    group.addoption(
         "--inplace-baseline",
         metavar="FILE",
         default=None,
@@ -129,6 +136,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("inplace_latent", "error, warn or ignore (see --inplace-latent)", default=None)
     parser.addini("inplace_replay", "auto or never (see --inplace-replay)", default=None)
     parser.addini("inplace_json", "path of the JSON report, from rootdir (see --inplace-json)", default=None)
+    parser.addini("inplace_html", "path of the HTML page, from rootdir (see --inplace-html)", default=None)
     parser.addini(
         "inplace_sarif", "path of the SARIF report, from rootdir (see --inplace-sarif)", default=None
     )
@@ -185,6 +193,7 @@ def resolve(config: pytest.Config) -> Settings:
         replay=replay or "auto",
         json=json,
         sarif=_report_file(config, "inplace_sarif"),
+        html=_report_file(config, "inplace_html"),
         baseline=baseline,
         baseline_source=baseline_source,
         update_baseline=bool(update),
@@ -321,7 +330,7 @@ def header(settings: Settings) -> str:
     check = "on" if settings.check else "marked tests"
     because = f" ({settings.replay_off_because})" if settings.replay_off_because else ""
     text = f"inplace: check={check}, latent={settings.latent}, replay={settings.replay}{because}"
-    for name in ("parity", "json", "sarif", "baseline"):
+    for name in ("parity", "json", "sarif", "html", "baseline"):
         if (path := getattr(settings, name)) is not None:
             text += f", {name}={path}"
     return f"{text} (updating)" if settings.update_baseline else text
@@ -329,5 +338,5 @@ def header(settings: Settings) -> str:
 
 def active(settings: Settings) -> bool:
     """Whether anything was asked for beyond what markers ask for."""
-    files_asked_for = (settings.json, settings.sarif, settings.baseline)
+    files_asked_for = (settings.json, settings.sarif, settings.html, settings.baseline)
     return settings.check or any(path is not None for path in files_asked_for)

@@ -153,12 +153,16 @@ class Collected:
         self.records.pop(record["nodeid"], None)
         self.records[record["nodeid"]] = record
 
-    def conclude(self, settings: Settings, baseline: BaselineOfRun | None, interrupted: bool) -> None:
+    def conclude(
+        self, settings: Settings, baseline: BaselineOfRun | None, root: Path, interrupted: bool
+    ) -> None:
         """Write the files that were asked for; what there is to say about them goes into the summary."""
         if settings.json is not None:
             self._write(settings.json, json.dumps(self._document(), indent=1) + "\n")
         if settings.sarif is not None:
             self._write(settings.sarif, json.dumps(self._sarif(), indent=1) + "\n")
+        if settings.html is not None:
+            self._write(settings.html, self._page(root))
         if baseline is not None:
             self.notes += baseline.conclude(self.records.values(), interrupted)
 
@@ -180,6 +184,12 @@ class Collected:
         from pytest_inplace.reports import sarif
 
         return sarif.document(self.records.values(), __version__, pages())
+
+    def _page(self, root: Path) -> str:
+        from pytest_inplace.reports.page import build
+
+        about = {"pytest-inplace": __version__, "torch": _torch_version() or "not installed"}
+        return build.page(self.records.values(), about, str(root))
 
     def summary(self, verbosity: int) -> list[Line]:
         """The end of the run: how much was checked, what was found, what could not be checked."""

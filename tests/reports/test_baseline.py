@@ -159,6 +159,13 @@ def test_latent_entries_are_left_alone_where_nobody_looks() -> None:
     assert of("t::a", state="confirmed").stale([record("t::a")], latent=False) == [KEY]
 
 
+def test_entries_about_devices_are_left_alone_where_none_were_compared() -> None:
+    made = Baseline()
+    made.add(Key("model.py", "f", "x", "INP301"), ["t::a"], "confirmed")
+    assert made.stale([record("t::a")], parity=False) == []
+    assert len(made.stale([record("t::a")])) == 1
+
+
 def test_update_keeps_what_did_not_run_and_drops_what_is_gone() -> None:
     other = Key("a.py", "f", "x += 1", "INP101")
     known = of("t::a", "t::b", "t::c")
