@@ -274,7 +274,7 @@ class MainProcess:
             self._config.stash[_settings],
             self._config.stash[_baseline],
             self._config.rootpath,
-            exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED),
+            exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR),
         )
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

@@ -74,7 +74,7 @@ def _driver(version: str, help_pages: Mapping[str, str]) -> dict[str, Any]:
                 "id": rule.code,
                 "name": "".join(part.capitalize() for part in rule.name.split("-")),
                 "shortDescription": {"text": summary},
-                "fullDescription": {"text": f"{summary} Gradients computed from it are wrong."},
+                "fullDescription": {"text": summary},
                 "help": {"text": help_text, **({"markdown": page} if page else {})},
                 "defaultConfiguration": {"level": "error"},
                 "properties": {"tags": ["correctness", "pytorch", "autograd"], "precision": "very-high"},

@@ -70,7 +70,8 @@ class BaselineOfRun:
                 lines.append("to remove stale entries: the same command with --inplace-update-baseline")
             return lines
         if interrupted or not records:
-            return [f"{name} was not updated: the run did not come to its end"]
+            why = "the run did not come to its end" if interrupted else "no test was checked"
+            return [f"{name} was not updated: {why}"]
         updated = self.known.updated(records, stale)
         try:
             files.write(self.path, updated.dumps())

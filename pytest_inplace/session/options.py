@@ -199,6 +199,7 @@ def resolve(config: pytest.Config) -> Settings:
         update_baseline=bool(update),
         paths=paths.parse(config.getini("inplace_paths") or (), _source(config, "inplace_paths")),
     )
+    _check_distinct(config, settings)
     if settings.replay == "auto" and (config.getoption("usepdb", False) or config.getoption("trace", False)):
         return dataclasses.replace(settings, replay="never", replay_off_because="off under the debugger")
     return settings
@@ -238,6 +239,19 @@ def _report_file(config: pytest.Config, name: str) -> Path | None:
     if path is not None and not hasattr(config, "workerinput"):
         files.check_writable(path, source)
     return path
+
+
+def _check_distinct(config: pytest.Config, settings: Settings) -> None:
+    """One file cannot hold two reports, and a report is not to overwrite the baseline."""
+    seen: dict[Path, str] = {}
+    for name in ("json", "sarif", "html", "baseline"):
+        path = getattr(settings, name)
+        if path is None or not (path.is_file() or not path.exists()):  # a device may be named twice
+            continue
+        source = _file(config, f"inplace_{name}")[1]
+        other = seen.setdefault(path.resolve(), source)
+        if other != source:
+            raise pytest.UsageError(f"{other} and {source} name the same file: {path}")
 
 
 def for_item(item: pytest.Item, settings: Settings) -> Settings:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,8 +12,6 @@ import pytest
 from tests.integration.support import CLEAN, HEAD, LATENT, LEAF, SILENT, VERSION, function, read_json
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.integration.conftest import Check
 
 WITH = "--inplace-baseline=base.json"
@@ -210,3 +210,33 @@ def test_an_interrupted_run_updates_nothing(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess("--inplace-check", WITH, UPDATE)
     result.stdout.fnmatch_lines(["base.json was not updated: the run did not come to its end"])
     assert not (pytester.path / "base.json").exists()
+
+
+def test_a_run_without_tests_updates_nothing(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_inprocess("--inplace-check", WITH, UPDATE)
+    result.stdout.fnmatch_lines(["base.json was not updated: no test was checked"])
+    assert not (pytester.path / "base.json").exists()
+
+
+def test_the_three_commands_of_the_page_make_a_hundred_tests_green(pytester: pytest.Pytester) -> None:
+    """As a new user would, with ten old findings; the first command installs."""
+    page = (Path(__file__).parents[2] / "docs/baseline.md").read_text("utf-8")
+    block = re.search(r"```console\n(.*?)```", page, re.S)
+    assert block
+    install, *commands = [line.removeprefix("$ ") for line in block[1].splitlines()]
+    assert install == "pip install pytest-inplace"
+    assert len(commands) == 2
+    bodies = [SILENT if i % 10 == 7 else CLEAN for i in range(100)]
+    for part in range(4):
+        source = "".join(function(f"test_{i}", bodies[i]) for i in range(part, 100, 4))
+        (pytester.path / f"test_part_{part}.py").write_text(HEAD + source)
+    pytester.runpytest_inprocess("--inplace-check").assert_outcomes(passed=90, failed=10)
+    for command in commands:
+        program, *options = command.split()
+        assert program == "pytest"
+        result = pytester.runpytest_inprocess(*options)
+        result.assert_outcomes(passed=100)
+        assert result.ret == 0
+    new = function("test_new", SILENT)
+    (pytester.path / "test_new.py").write_text(HEAD + new)
+    pytester.runpytest_inprocess(*options).assert_outcomes(passed=100, failed=1)

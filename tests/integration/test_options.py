@@ -454,3 +454,11 @@ def test_without_flag_or_marker_nothing_is_said(check: Check) -> None:
     run = check(function("test_it", SILENT), flag=False)
     run.outcomes(passed=1)
     run.result.stdout.no_fnmatch_line("*= inplace =*")
+
+
+def test_two_reports_cannot_be_one_file(check: Check, pytester: pytest.Pytester) -> None:
+    ini(pytester, "inplace_html = ./report.json")
+    run = check(function("test_it", SILENT))
+    assert run.result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "ERROR: --inplace-json and inplace_html in " in run.result.stderr.str()
+    assert " name the same file: " in run.result.stderr.str()
