@@ -79,6 +79,7 @@ def patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[tuple[
         written = self._forward_cls.backward
         code = getattr(getattr(written, "__wrapped__", written), "__code__", None)
         if held is not None and (lens is None or not lens.on_trial):
+            held.used = True
             with ledger.guarding("what a Function keeps"):
                 _report_held(ledger, held)
         return observed(ledger, lens, code, args, functools.partial(original_backward, self), held)
@@ -90,7 +91,12 @@ def patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[tuple[
 
 
 def _after_forward(
-    ledger: Ledger, lens: Any, cls: Any, inputs: list[torch.Tensor], before: list[State], result: Any
+    ledger: Ledger,
+    lens: Any,
+    cls: Any,
+    inputs: list[torch.Tensor],
+    before: list[State],
+    result: Any,
 ) -> Held | None:
     where = call_sites.capture(sys._getframe(2))
     outputs = [o for o in (result if isinstance(result, tuple) else (result,)) if plain(o)]
@@ -115,10 +121,48 @@ def _after_forward(
     if not found and kind == "ctx":
         return None
     number = id(ctx)
-    ref = weakref.ref(ctx, lambda _: _by_ctx.pop(number, None))
+
+    def gone(_: Any) -> None:
+        _, held = _by_ctx.pop(number, (None, None))
+        if held is not None:
+            kept.dropped()
+
+    ref = weakref.ref(ctx, gone)
     held = Held(kind, cls.__name__, ledger, where, found, functools.partial(_kept_now, ref, cls))
+    kept = OnCtx(held)
     _by_ctx[number] = (ref, held)
     return held
+
+
+class OnCtx:
+    """What a ctx keeps: a latent suspect if it changed and no backward ever asks for it."""
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
+        held.ledger.kept.add(self)
+
+    @property
+    def used(self) -> bool:
+        return self._held.used or self._held.kind != "ctx"
+
+    @used.setter
+    def used(self, value: bool) -> None:
+        self._held.used = value
+
+    def dropped(self) -> None:
+        """The ctx dies, or the program ends."""
+        ledger = self._held.ledger
+        if ledger.closed or self.used:
+            return
+        with ledger.guarding("what a Function keeps"):
+            written = self._held.written_result()
+            if written is None:
+                return
+            self.used = True
+            item, tensor = written
+            suspect = suspect_of("ctx", self._held.key, tensor, self._held.where, item.version)
+            suspect.op = f"{self._held.label}Backward"
+            ledger.unused(suspect)
 
 
 def _kept_by(ctx: Any, cls: Any) -> list[Named]:

@@ -46,7 +46,7 @@ class HeldTensor:
 class Held:
     """The tensors that one ctx, packed value or checkpoint keeps; ``kind`` says which of these."""
 
-    __slots__ = ("__weakref__", "kind", "label", "ledger", "ordinal", "reach", "tensors", "where")
+    __slots__ = ("__weakref__", "kind", "label", "ledger", "ordinal", "reach", "tensors", "used", "where")
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class Held:
         self.kind = kind
         self.label = label
         self.reach = reach
+        self.used = False
         self.ledger = ledger
         self.where = where
         self.tensors = [HeldTensor(name, tensor) for name, tensor in found]
@@ -73,6 +74,23 @@ class Held:
     def key(self) -> tuple[str, int]:
         """The identity of this set of tensors in a run, and in another run of the same program."""
         return ("held", self.ordinal)
+
+    def written_result(self) -> tuple[HeldTensor, torch.Tensor] | None:
+        """A kept result of an earlier operation that was overwritten.
+
+        A parameter or a buffer is not meant, for to change these while an unused graph is alive is normal.
+        """
+        import torch
+
+        if torch._C._current_graph_task_id() != -1:
+            return None  # freed by a backward pass that ran and did not need it
+        for held in self.tensors:
+            tensor = held.changed()
+            if tensor is not None:
+                base = tensor if tensor._base is None else tensor._base
+                if base.grad_fn is not None:
+                    return held, tensor
+        return None
 
     def changed(self) -> list[tuple[HeldTensor, torch.Tensor]]:
         """What differs from what was kept, with the tensor that is there now."""

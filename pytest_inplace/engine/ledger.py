@@ -179,7 +179,10 @@ class Ledger:
     on_held: Callable[[Any], None] | None = None
     on_saved: Callable[[Record], None] | None = None
     on_dropped: Callable[[Record], None] | None = None
+    on_unused: Callable[[Any], None] | None = None
     died: int = 0
+    kept: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+    """What keeps tensors outside autograd: each has ``used`` and ``dropped()``, as a record has."""
     _beyond: tuple[int, int, int] = (BEYOND, BEYOND, BEYOND)
     _is_beyond: bool = False
 
@@ -257,6 +260,22 @@ class Ledger:
         for record in self.alive():
             if not record.used:
                 self.dropped(record)
+        for keeper in list(self.kept):
+            if not keeper.used:
+                keeper.dropped()
+
+    def acknowledge(self) -> None:
+        """What was saved until now and is never used is no finding: the program failed, or was skipped."""
+        self.acknowledged = self.saves
+        for keeper in list(self.kept):
+            keeper.used = True
+
+    def unused(self, suspect: Suspect) -> None:
+        """What somebody keeps outside autograd has changed, and no backward pass asked for it."""
+        suspect.latent = True
+        self.suspects.setdefault(suspect.key, suspect)
+        if self.on_unused is not None:
+            self.on_unused(suspect.key)
 
     @contextlib.contextmanager
     def guarding(self, what: str) -> Iterator[None]:

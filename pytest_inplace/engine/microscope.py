@@ -43,7 +43,12 @@ class Microscope(Questions):
         self._places = places
         self._known: dict[int, Entry] = {}
         self.outside = Outside(self, keys)
-        self.ledger = Ledger(on_saved=self._saved, on_dropped=self._dropped, on_held=self.outside.held)
+        self.ledger = Ledger(
+            on_saved=self._saved,
+            on_dropped=self._dropped,
+            on_held=self.outside.held,
+            on_unused=self.outside.dropped,
+        )
         self.entries: dict[int, Entry] = {}
         self._keys = keys
         self._anywhere = frozenset(

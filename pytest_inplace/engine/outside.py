@@ -85,6 +85,14 @@ class Outside:
                 case.settings = self._region.settings
             self._cases[held.key] = case
 
+    def dropped(self, key: Any) -> None:
+        """What was kept is kept no longer, or the program ends, and no backward pass used it."""
+        case = self._cases.get(key)
+        cause = None if case is None else case.first_changed()
+        if case is not None and cause is not None and not case.seen:
+            self._blame(case, cause)
+            case.seen = True
+
     def parked(self, parked: Any, tensor: torch.Tensor) -> None:
         """A user's hooks, or a checkpoint, took a tensor that autograd wanted saved."""
         if not self._wanted(parked.key):

@@ -26,7 +26,7 @@ class Parked:
 
     __slots__ = (
         "__weakref__", "address", "digest", "dtype", "held", "ledger",
-        "ordinal", "packed", "recomputed", "shape", "version", "where",
+        "ordinal", "packed", "recomputed", "shape", "used", "version", "where",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +45,38 @@ class Parked:
         self.ordinal = lane.saves
         lane.saves += 1
         self.held = None if recomputed else _kept(packed, ledger, self.where)
+        self.used = self.held is None
+        ledger.kept.add(self)
+
+    def __del__(self) -> None:
+        if not self.used and not self.ledger.closed and sys and not sys.is_finalizing():
+            self.dropped()
+
+    def dropped(self) -> None:
+        """No backward pass asked for it: a latent suspect if what the hooks kept has changed."""
+        with self.ledger.guarding("a tensor saved under other hooks"):
+            written = None if self.held is None else self.held.written_result()
+            if written is None:
+                return
+            self.used = True
+            self.ledger.unused(self.suspect("hooks", None, written[1]))
+
+    def suspect(self, kind: str, op: str | None, tensor: Any) -> Suspect:
+        """The facts about it, without its values."""
+        return Suspect(
+            ordinal=None,
+            where=self.where,
+            used=None,
+            op=op,
+            leaf=False,
+            shape=self.shape,
+            dtype=values.dtype_name(tensor),
+            device=str(tensor.device),
+            version_saved=self.version,
+            version_now=self.version,
+            kind=kind,
+            key=self.key,
+        )
 
     @property
     def key(self) -> tuple[str, int]:
@@ -150,6 +182,7 @@ def _accompanying(
         lens = active_lens()
         if lens is not None and lens.on_trial:
             return lens.outside.unpark_on_trial(parked, user_unpack)  # type: ignore[no-any-return]
+        parked.used = True
         ledger = active_ledger()
         changed: list[Any] = []
         if parked.held is not None:
@@ -192,20 +225,8 @@ def _compare(ledger: Ledger, lens: Any, parked: Parked, changed: list[Any], tens
         else:
             return
         node = torch._C._current_autograd_node()
-        suspect = Suspect(
-            ordinal=None,
-            where=parked.where,
-            used=call_sites.capture(sys._getframe(2)),
-            op=node.name() if node is not None else None,
-            leaf=False,
-            shape=parked.shape,
-            dtype=values.dtype_name(tensor),
-            device=str(tensor.device),
-            version_saved=parked.version,
-            version_now=parked.version,
-            kind=kind,
-            key=parked.key,
-        )
+        suspect = parked.suspect(kind, node.name() if node is not None else None, tensor)
+        suspect.used = call_sites.capture(sys._getframe(2))
         ledger.suspects.setdefault(parked.key, suspect)
         if lens is not None:
             lens.outside.unparked(parked, tensor)

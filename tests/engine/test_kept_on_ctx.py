@@ -210,3 +210,86 @@ def test_a_walk_ends() -> None:
     first.append(first)
     assert [name for name, _ in tensors_in(first, "kept")] == ["kept[0]"]
     assert len(tensors_in([torch.ones(1) for _ in range(5000)], "kept")) <= 2000
+
+
+class KeepsResult(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.result = x.exp()
+        return ctx.result  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return ctx.result * grad  # type: ignore[no-any-return]
+
+
+def an_input() -> None:
+    h = leaf() * 2
+    y = Square.apply(h, "attribute")
+    h.mul_(2)  # written
+    assert y.shape == h.shape
+
+
+def an_input_of_a_graph_that_is_gone() -> None:
+    h = leaf() * 2
+    Square.apply(h, "attribute").sum()
+    y = Square.apply(h, "attribute").sum()
+    h.mul_(2)  # written
+    del y
+    torch.ones(3)
+
+
+def a_result_in_a_cycle() -> None:
+    y = KeepsResult.apply(leaf())
+    y.mul_(2)  # written
+
+
+def under_hooks() -> None:
+    with torch.autograd.graph.save_on_cpu():
+        y = torch.sigmoid(leaf())
+    y.mul_(2)  # written
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        (an_input, "INP201"),
+        (an_input_of_a_graph_that_is_gone, "INP201"),
+        (a_result_in_a_cycle, "INP201"),
+        (under_hooks, "INP205"),
+    ],
+)
+def test_written_and_never_used(program: Callable[[], None], code: str) -> None:
+    (finding,) = found(program)
+    assert (finding.code, finding.state) == (code, "latent")
+    assert finding.modified is not None
+    assert finding.modified.source is not None
+    assert finding.modified.source.endswith("# written")
+
+
+def a_leaf() -> None:
+    w = leaf()
+    y = Square.apply(w, "attribute")
+    w.data.add_(1)
+    assert y.shape == w.shape
+
+
+def after_its_backward() -> None:
+    h = leaf() * 2
+    Square.apply(h, "attribute").sum().backward()
+    h.mul_(2)
+
+
+def before_an_error_that_is_expected() -> None:
+    h = leaf() * 2
+    y = Square.apply(h, "attribute").sum()
+    h.mul_(2)
+    z = leaf().exp()
+    z.mul_(2)
+    with pytest.raises(RuntimeError, match="inplace"):
+        (z.sum() + y).backward()
+
+
+@pytest.mark.parametrize("program", [a_leaf, after_its_backward, before_an_error_that_is_expected])
+def test_written_as_is_normal(program: Callable[[], None]) -> None:
+    assert found(program) == []

@@ -210,3 +210,22 @@ def test_tensors_without_elements_are_not_taken_for_one_another() -> None:
     assert found.findings == []
     for checked, plain in zip(found.result, program(), strict=True):
         torch.testing.assert_close(checked, plain, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("part", ["whole", "values"])
+def test_the_line_that_wrote_a_sparse_tensor(part: str) -> None:
+    def program() -> None:
+        index = torch.tensor([[0, 1], [1, 0]])
+        weights = torch.sparse_coo_tensor(
+            index, torch.tensor([1.0, 2.0]), (2, 2), check_invariants=False
+        ).coalesce()
+        y = torch.sparse.mm(weights, torch.ones(2, 2, requires_grad=True))
+        (weights if part == "whole" else weights.values()).mul_(2)  # written
+        y.sum().backward()
+
+    (finding,) = examine(program).findings
+    assert finding.code == "INP101"
+    assert finding.modified is not None
+    assert finding.modified.source is not None
+    assert finding.modified.source.endswith("# written")
+    assert finding.gradients
