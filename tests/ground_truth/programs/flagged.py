@@ -30,6 +30,9 @@ PAIRS = (
     "lambda t: t.clone(), lambda t: t",
     "lambda t: t.numpy().copy(), torch.from_numpy",
     "lambda t: t.numpy(), torch.from_numpy",
+    "lambda t: {'kept': [t.view_as(t)]}, lambda kept: kept['kept'][0]",
+    "lambda t: deque([t]), lambda kept: kept[0]",
+    "lambda t: memoryview(t.numpy()), lambda kept: torch.from_numpy(np.asarray(kept))",
 )
 
 RIGHT_FUNCTION = (
@@ -72,7 +75,60 @@ ATTRIBUTE_FUNCTION = (
     "    def backward(ctx, grad):",
     "        return grad * ctx.b.tanh(), grad * ctx.a * (1 - ctx.b.tanh() ** 2)",
 )  # fmt: skip
-FUNCTIONS = (RIGHT_FUNCTION, OUTPUT_FUNCTION, ATTRIBUTE_FUNCTION)
+VIEWS_FUNCTION = (
+    "", "",
+    "class Scaled(torch.autograd.Function):",
+    "    @staticmethod",
+    "    def forward(a, b):",
+    "        return a * b.tanh()",
+    "",
+    "    @staticmethod",
+    "    def setup_context(ctx, inputs, output):",
+    "        a, b = inputs",
+    "        ctx.a, ctx.b = a.view_as(a), b.detach().view_as(b)",
+    "",
+    "    @staticmethod",
+    "    def backward(ctx, grad):",
+    "        return grad * ctx.b.tanh(), grad * ctx.a * (1 - ctx.b.tanh() ** 2)",
+)  # fmt: skip
+SLOTS_FUNCTION = (
+    "", "",
+    "class Kept:",
+    "    __slots__ = ('a', 'rest')",
+    "",
+    "    def __init__(self, a, b):",
+    "        self.a, self.rest = a, deque([b])",
+    "", "",
+    "class Scaled(torch.autograd.Function):",
+    "    @staticmethod",
+    "    def forward(ctx, a, b):",
+    "        ctx.kept = Kept(a, b)",
+    "        return a * b.tanh()",
+    "",
+    "    @staticmethod",
+    "    def backward(ctx, grad):",
+    "        a, (b,) = ctx.kept.a, ctx.kept.rest",
+    "        return grad * b.tanh(), grad * a * (1 - b.tanh() ** 2)",
+)  # fmt: skip
+RESULT_FUNCTION = (
+    "", "",
+    "class Scaled(torch.autograd.Function):",
+    "    @staticmethod",
+    "    def forward(ctx, a, b):",
+    "        out = torch.sigmoid(a * b)",
+    "        ctx.inputs, ctx.result = a.mul, out",
+    "        ctx.save_for_backward(a, b)",
+    "        return out",
+    "",
+    "    @staticmethod",
+    "    def backward(ctx, grad):",
+    "        a, b = ctx.saved_tensors",
+    "        inner = grad * ctx.result * (1 - ctx.result)",
+    "        return inner * b, ctx.inputs(inner)",
+)  # fmt: skip
+FUNCTIONS = (
+    RIGHT_FUNCTION, OUTPUT_FUNCTION, ATTRIBUTE_FUNCTION, VIEWS_FUNCTION, SLOTS_FUNCTION, RESULT_FUNCTION,
+)  # fmt: skip
 
 
 def _block(b: Builder, head: str, count: int) -> None:

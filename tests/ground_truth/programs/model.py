@@ -19,6 +19,8 @@ MASK = "mask"
 JOINED = "joined buffer"  # a buffer that an in-place operation made part of a graph
 
 HEADER = (
+    "from collections import deque",
+    "",
     "import numpy as np",
     "import torch",
     "import torch.nn.functional as F",
