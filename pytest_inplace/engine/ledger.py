@@ -22,8 +22,6 @@ from pytest_inplace.reports.findings import Coverage
 if TYPE_CHECKING:
     import torch
 
-BEYOND = 1_000_000_000
-"""The first number of what is numbered apart, see :meth:`Ledger.beyond`."""
 LEAF, INPUT, OUTPUT = range(3)
 """How a node holds a tensor: a leaf or an input is the tensor itself, an output is an alias of it."""
 
@@ -142,6 +140,8 @@ class Lane:
 
     __slots__ = ("acknowledged", "calls", "first", "holds", "saves")
     BITS = 32
+    BEYOND = 1
+    """The number of the lane for what is numbered apart, see :meth:`Ledger.beyond`."""
 
     def __init__(self, number: int) -> None:
         self.first = self.saves = self.acknowledged = self.holds = self.calls = number << Lane.BITS
@@ -173,7 +173,7 @@ class Ledger:
     coverage: Coverage = field(default_factory=Coverage)
     suspects: dict[object, Suspect] = field(default_factory=dict)
     closed: bool = False
-    lanes: list[Lane] = field(default_factory=lambda: [Lane(0)])
+    lanes: list[Lane] = field(default_factory=lambda: [Lane(0), Lane(Lane.BEYOND)])
     here: Here = field(default_factory=Here)
     accepted: dict[int, int] = field(default_factory=dict)
     on_held: Callable[[Any], None] | None = None
@@ -183,22 +183,22 @@ class Ledger:
     died: int = 0
     kept: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     """What keeps tensors outside autograd: each has ``used`` and ``dropped()``, as a record has."""
-    _beyond: tuple[int, int, int] = (BEYOND, BEYOND, BEYOND)
     _is_beyond: bool = False
 
     @contextlib.contextmanager
     def beyond(self) -> Iterator[None]:
-        """Number what happens inside apart, for a second run of the program does not do it again."""
+        """Number what is saved inside apart, for a second run of the program does not do it again."""
         if self._is_beyond:
             yield
             return
+        own, beyond = self.lanes[0], self.lanes[Lane.BEYOND]
         self._is_beyond = True
-        lane = self.lanes[0]
-        own, lane.counts = lane.counts, self._beyond
+        # Exchanged, not replaced: the hooks of this thread count in the lane that they were made for.
+        own.counts, beyond.counts = beyond.counts, own.counts
         try:
             yield
         finally:
-            self._beyond, lane.counts = lane.counts, own
+            own.counts, beyond.counts = beyond.counts, own.counts
             self._is_beyond = False
 
     @contextlib.contextmanager
@@ -214,14 +214,9 @@ class Ledger:
             states.restore()
 
     @property
-    def all_saves(self) -> int:
-        """How many there were, those numbered apart included."""
-        return self.saves if self._is_beyond else self.saves + self._beyond[0] - BEYOND
-
-    @property
     def saves(self) -> int:
         """How many tensors all threads saved."""
-        return sum(lane.saves - lane.first for lane in self.lanes)
+        return sum(Lane.position(lane.saves) for lane in self.lanes)
 
     @property
     def lane(self) -> Lane:
@@ -233,11 +228,6 @@ class Ledger:
         lane = Lane(len(self.lanes))
         self.lanes.append(lane)
         return lane
-
-    def acknowledge(self) -> None:
-        """What was saved so far and is never used is no finding."""
-        for lane in self.lanes:
-            lane.acknowledged = lane.saves
 
     def _acknowledged(self, ordinal: int) -> bool:
         return ordinal < self.lanes[ordinal >> Lane.BITS].acknowledged
@@ -252,7 +242,7 @@ class Ledger:
 
     def count(self) -> None:
         """Enter into the coverage how many tensors were saved by now."""
-        self.coverage.saved = self.all_saves
+        self.coverage.saved = self.saves
         self.coverage.content_checked = self.coverage.saved - self.coverage.version_only
 
     def drop_unused(self) -> None:
@@ -266,7 +256,8 @@ class Ledger:
 
     def acknowledge(self) -> None:
         """What was saved until now and is never used is no finding: the program failed, or was skipped."""
-        self.acknowledged = self.saves
+        for lane in self.lanes:
+            self.lanes[lane.saves >> Lane.BITS].acknowledged = lane.saves
         for keeper in list(self.kept):
             keeper.used = True
 
@@ -299,7 +290,7 @@ class Ledger:
         """
         found: list[Record] = []
         for generation in range(3):
-            if len(found) >= self.all_saves - self.died:
+            if len(found) >= self.saves - self.died:
                 break
             objects = gc.get_objects(generation=generation)
             found += [o for o in objects if type(o) is Record and o[10] is self]
@@ -382,6 +373,6 @@ def describe(record: Record, used: Capture | None, op: str | None) -> Suspect:
         record.version,
         tensor._version,
     )
-    if Lane.position(record.ordinal) >= BEYOND:
+    if record.ordinal >> Lane.BITS == Lane.BEYOND:
         suspect.ordinal, suspect.record = None, weakref.ref(record)
     return suspect

@@ -168,3 +168,28 @@ def test_defect(hidden):
     )
     run.outcomes(failed=1)
     assert (run.finding()["code"], run.finding()["state"]) == ("INP102", "confirmed")
+
+
+def test_a_version_error_in_a_wider_fixture_does_not_close_the_book(check: Check) -> None:
+    """What was saved before PyTorch raised is done with; what the test saves afterwards is not."""
+    run = check(
+        """
+@pytest.fixture(scope="module")
+def refused():
+    w = torch.ones(3, requires_grad=True)
+    h = w.exp()
+    h.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        h.sum().backward()
+
+def test_latent(refused):
+    w = torch.ones(3, requires_grad=True)
+    h = w.exp()
+    y = h * h
+    h.data.mul_(2)
+    z = y + h
+"""
+    )
+    run.outcomes(failed=1)
+    finding = run.finding()
+    assert (finding["code"], finding["state"]) == ("INP102", "latent")
