@@ -56,6 +56,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_baseline] = baselines.load(config, settings, config.rootpath)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(MainProcess(config), "inplace_main")
+        if config.getoption("inplace_suggest") or config.getoption("inplace_apply"):
+            _suggest(config)
+
+
+def _suggest(config: pytest.Config) -> None:
+    from pytest_inplace.session.suggestions import Suggestions, require_libcst
+
+    apply = config.getoption("inplace_apply")
+    require_libcst("--inplace-apply" if apply else "--inplace-suggest")
+    config.pluginmanager.register(Suggestions(config, apply), "inplace_suggest")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -101,6 +101,19 @@ def add_options(parser: pytest.Parser) -> None:
         help="write what was checked and found, one record for each test, to FILE (ini: inplace_json)",
     )
     group.addoption(
+        "--inplace-suggest",
+        action="store_true",
+        default=False,
+        help="after the run, make up changes of the source for what was found, try them in a copy of the "
+        "project, and show them; needs the extra 'suggest'",
+    )
+    group.addoption(
+        "--inplace-apply",
+        action="store_true",
+        default=False,
+        help="as --inplace-suggest, and write the proved changes to the source",
+    )
+    group.addoption(
         "--inplace-explain",
         metavar="RULE",
         default=None,
