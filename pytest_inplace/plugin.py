@@ -243,7 +243,7 @@ def pytest_runtest_makereport(
                 report.longrepr = reporting.representation(findings, item.nodeid, style)
             elif style != "line":
                 report.longrepr = reporting.attach(report.longrepr, findings, item.nodeid)
-        reporting.add_html_extras(report, item.config, findings)
+        reporting.add_html_extras(report, item.config, findings, check.settings.html)
         if call.when == "teardown" and not check.is_skipped:
             everything = [reporting.relative(f, root) for f in check.findings]
             reporting.add_junit_properties(report, item.config, everything)

@@ -46,6 +46,10 @@ def excerpt(site: Site, root: str, around: int = 3) -> Excerpt:
         return _alone(site, "the file changed while the tests ran")
     first = max(1, site.line - around)
     chosen = lines[first - 1 : site.line + around]
+    while not chosen[0].strip() and first < site.line:
+        first, chosen = first + 1, chosen[1:]
+    while not chosen[-1].strip() and first + len(chosen) - 1 > site.line:
+        chosen = chosen[:-1]
     return Excerpt(first, tuple(line[:_WIDTH] for line in chosen), *_columns(site))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
+import time
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import pytest
 
 from pytest_inplace.reports.findings import Coverage, Finding, Site
 from pytest_inplace.reports.parity import ParityRecord
+from pytest_inplace.session import progress
 from pytest_inplace.session.options import Settings
 from pytest_inplace.session.parity import ItemParity
 
@@ -45,6 +47,7 @@ class ItemCheck:
         self.parity: ItemParity | None = None
         self.running = False
         self.is_skipped = False
+        self._began = 0.0
         self.told: list[BaseException] = []
         """Errors that pytest reported while the test went on, as those of subtests."""
 
@@ -54,6 +57,7 @@ class ItemCheck:
         """Start watching, now if torch is imported, else as soon as the test imports it."""
         from pytest_inplace.reports import call_sites
 
+        self._began = time.monotonic()
         call_sites.add_user_root(str(self.item.config.rootpath))
         if "torch" in sys.modules:
             self._start()
@@ -272,6 +276,7 @@ class ItemCheck:
 
         self.tear_down_early()  # watched, as it would be in its own phase
         self._pause()
+        progress.say(self.item, self._began)
         try:
             return replay_item(self.item, self._before, suspects, children)
         finally:

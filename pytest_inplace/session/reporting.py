@@ -7,6 +7,7 @@ import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 import pytest
 from _pytest._code.code import ExceptionChainRepr, ReprEntry, ReprFileLocation, ReprTraceback
@@ -204,10 +205,14 @@ def add_junit_properties(report: pytest.TestReport, config: pytest.Config, findi
         report.user_properties += snippets.junit_properties(findings)
 
 
-def add_html_extras(report: pytest.TestReport, config: pytest.Config, findings: list[Finding]) -> None:
-    """What pytest-html shows below a test, where that plugin writes a page."""
-    if findings and config.getoption("htmlpath", None) and config.pluginmanager.hasplugin("html"):
-        content = "".join(snippets.html_extra(f) for f in findings)
+def add_html_extras(
+    report: pytest.TestReport, config: pytest.Config, findings: list[Finding], page: Path | None
+) -> None:
+    """What pytest-html shows below a test, where it writes a page; with a link to our own, if any."""
+    written = config.getoption("htmlpath", None)
+    if findings and written and config.pluginmanager.hasplugin("html"):
+        link = None if page is None else _link(page, Path(config.invocation_params.dir, written).parent)
+        content = "".join(snippets.html_extra(f, link) for f in findings)
         extra = {
             "name": None,
             "format_type": "html",
@@ -216,6 +221,13 @@ def add_html_extras(report: pytest.TestReport, config: pytest.Config, findings: 
             "extension": None,
         }
         report.extras = [*getattr(report, "extras", ()), extra]  # type: ignore[attr-defined]
+
+
+def _link(page: Path, folder: Path) -> str:
+    try:
+        return quote(Path(os.path.relpath(page, folder)).as_posix())
+    except ValueError:  # another drive
+        return page.as_uri()
 
 
 def _torch_version() -> str | None:

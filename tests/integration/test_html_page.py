@@ -1,4 +1,4 @@
-"""``--inplace-html``: the page of a real run, with workers and without, and of odd sources."""
+"""``--inplace-html``: the page of a real run, and of odd sources. With workers: test_other_tools."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.support import CLEAN, HEAD, LATENT, SILENT, VERSION, function
+from tests.integration.support import CLEAN, LATENT, SILENT, VERSION, function
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,16 +51,6 @@ def test_everything_is_on_it(check: Check, pytester: pytest.Pytester) -> None:
     (gradient,) = silent["gradients"]
     assert (gradient["name"], sum(gradient["histogram"]["right"])) == ("w", 3)
     assert "html=" in run.text
-
-
-def test_two_workers(pytester: pytest.Pytester) -> None:
-    pytest.importorskip("xdist")
-    pytester.makepyfile(test_it=HEAD + function("test_a", CLEAN) + function("test_b", SILENT))
-    pytester.runpytest_subprocess("-n2", "--inplace-check", "--inplace-html=two.html").assert_outcomes(
-        passed=1, failed=1
-    )
-    pytester.runpytest_inprocess("--inplace-check", "--inplace-html=one.html")
-    assert data(pytester.path / "two.html") == data(pytester.path / "one.html")
 
 
 ODD = {

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.integration.support import CLEAN, HEAD, SILENT, VERSION, function
+from tests.integration.test_html_page import data
 from tests.reports.sarif_schema import problems
 
 if TYPE_CHECKING:
@@ -36,13 +37,14 @@ def test_all_at_once(
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_WORKSPACE", str(pytester.path))
     options = ["--inplace-check", "--inplace-sarif=out/o.sarif", "--junitxml=junit.xml"]
-    options += ["--html=page.html", "--self-contained-html"]
+    options += ["--html=out/page.html", "--self-contained-html", "--inplace-html=our own.html"]
     result = pytester.runpytest_subprocess(*options, *(["-n2"] if workers else []))
     result.assert_outcomes(passed=1, failed=3)
     sarif_is_right(json.loads((pytester.path / "out/o.sarif").read_text("utf-8")), pytestconfig)
     junit_is_right(ElementTree.parse(pytester.path / "junit.xml"))
     annotations_are_right([line for line in result.stderr.lines if line.startswith("::error ")])
-    page_is_right((pytester.path / "page.html").read_text("utf-8"))
+    our_page_is_right(data(pytester.path / "our own.html"))
+    page_is_right((pytester.path / "out/page.html").read_text("utf-8"))
 
 
 def sarif_is_right(document: dict[str, Any], config: pytest.Config) -> None:
@@ -81,6 +83,18 @@ def annotations_are_right(annotations: list[str]) -> None:
     assert f"overwritten: test_it.py:{WRITES[0]}" in silent
 
 
+def our_page_is_right(found: dict[str, Any]) -> None:
+    assert [test[:2] for test in found["tests"]] == [
+        ["test_it.py::test_again", "finding"],
+        ["test_it.py::test_clean", "clean"],
+        ["test_it.py::test_silent", "finding"],
+        ["test_it.py::test_version", "finding"],
+    ]
+    assert [f["values"]["heat"]["cells"] for f in found["findings"]] == [["999"]] * 3
+    assert [sum(f["gradients"][0]["histogram"]["computed"]) for f in found["findings"]] == [3] * 3
+    assert all(len(step["lines"]) > 1 for f in found["findings"] for step in f["steps"])
+
+
 def page_is_right(page: str) -> None:
     blob = re.search(r'data-jsonblob="(.*?)"', page, re.S)
     assert blob
@@ -92,6 +106,7 @@ def page_is_right(page: str) -> None:
     (content,) = extras["test_silent"]
     assert "INP102 saved-tensor-modified-silently" in content
     assert "<code>h.data.mul_(2)  # the write</code>" in content
+    assert '<a href="../our%20own.html">' in content
     assert len(extras["test_version"]) == 1
 
 

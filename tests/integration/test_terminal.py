@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_inplace.session import progress
 from tests.integration.support import HEAD, SILENT, function
 
 if TYPE_CHECKING:
@@ -74,3 +75,22 @@ def test_colours(
         assert line.startswith("test_it.py:5: INP102 saved")
     else:
         assert line.startswith("\x1b[1mtest_it.py:5: \x1b[0m\x1b[31mINP102\x1b[0m saved")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(("-v",), True), ((), False), (("-v", "-s"), True), (("-v", "-o", "verbosity_inplace=0"), False)],
+)
+def test_a_long_second_run_is_said_to_be_under_way(
+    check: Check, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], said: bool
+) -> None:
+    monkeypatch.setattr(progress, "LONG", 0.0)
+    run = check(function("test_it", f"print('mine')\n{SILENT}\nprint('and mine')"), *options)
+    run.outcomes(failed=1)
+    assert ("(inplace: again, 0 s) " in run.text) is said
+    if "-s" not in options:
+        assert "mine\nand mine\n" in run.text  # what the test wrote is captured as ever
+
+
+def test_a_short_second_run_is_not_mentioned(check: Check) -> None:
+    assert "(inplace: again" not in check(function("test_it", SILENT), "-v").text

@@ -27,6 +27,11 @@ def test_lines_around(tmp_path: Path, line: int, first: int, count: int) -> None
     assert (found.start, found.end) == (0, 4)
 
 
+def test_blank_lines_at_the_ends_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("a\n\n \nhere\n\n\nb\n")
+    assert of(tmp_path, 4, "here") == Excerpt(4, ("here",), 0, 4)
+
+
 @pytest.mark.parametrize(
     ("line", "source", "note"),
     [

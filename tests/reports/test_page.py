@@ -79,6 +79,14 @@ def test_one_line_in_many_tests_is_there_once() -> None:
     assert [test[5] for test in data["tests"]] == [[0]] * 300
 
 
+def test_a_test_says_how_devices_compare() -> None:
+    record = {**made_up.record("t"), "parity": {"device": "cuda", "verdict": "agrees"}}
+    assert build.data([record, made_up.record("u")], {}, "/")["tests"] == [
+        ["t", "clean", 12, 11, None, [], "cuda: agrees"],
+        ["u", "clean", 12, 11, None, [], None],
+    ]
+
+
 def test_accepted_is_a_state() -> None:
     data = build.data([made_up.record("t", made_up.finding(1, accepted="baseline"))], {}, "/")
     assert data["findings"][0]["state"] == "accepted"

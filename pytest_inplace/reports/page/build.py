@@ -63,12 +63,17 @@ def data(records: Iterable[Mapping[str, Any]], about: Mapping[str, Any], root: s
                 record["coverage"]["content_checked"],
                 record["reason"],
                 found[number],
+                _parity(record.get("parity")),
             ]
             for number, record in enumerate(ordered)
         ],
         "findings": [_finding(each, index, steps) for each in groups],
         "steps": steps.all,
     }
+
+
+def _parity(parity: Mapping[str, Any] | None) -> str | None:
+    return None if parity is None else f"{parity['device']}: {parity['verdict']}"
 
 
 class _Steps:

@@ -39,15 +39,15 @@
     return { row, text, rules: new Set([f.code]), states: new Set([f.state]), modules: modulesOf[i], files: new Set([f.file]) };
   }
   function testRow(t) {
-    const [nodeid, verdict, saved, content, reason, found] = t;
+    const [nodeid, verdict, saved, content, reason, found, parity] = t;
     const first = found.length ? `#f${found[0]}` : null;
     const row = el(first ? "a" : "div", { class: "row test", href: first, tabindex: first ? null : "0" },
       el("span", { class: `tag ${verdict}` }, verdict), el("span", { class: "mono" }, nodeid),
       el("div", { class: "dim" }, reason || `${plural(saved, "saved tensor")}, ${content} compared by content`,
-        found.length ? `, ${plural(found.length, "finding")}` : ""));
+        found.length ? `, ${plural(found.length, "finding")}` : "", parity ? `, ${parity}` : ""));
     const mine = found.map((i) => findings[i]);
     return {
-      row, text: `${nodeid}\n${reason || ""}`.toLowerCase(), rules: new Set(mine.map((f) => f.code)),
+      row, text: `${nodeid}\n${reason || ""}\n${parity || ""}`.toLowerCase(), rules: new Set(mine.map((f) => f.code)),
       states: new Set([verdict, ...mine.map((f) => f.state)]), modules: new Set([moduleOf(nodeid)]), files: new Set(mine.map((f) => f.file)),
     };
   }
