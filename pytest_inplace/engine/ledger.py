@@ -34,15 +34,9 @@ class Record(list[Any]):
     """
 
     __slots__ = ("__weakref__",)
-    TENSOR, VERSION, DIGEST, BUFFER, ADDRESS, KIND, WHERE, ORDINAL, OUTPUT_NR, LEDGER, USED, STRIDE, RAW = (
+    TENSOR, VERSION, DIGEST, BUFFER, ADDRESS, STRIDE, RAW, OFFSETS, KIND, LEDGER, ORDINAL, CODE, LASTI = (
         range(13)
     )
-
-    def __del__(self) -> None:
-        ledger = self[10]
-        ledger.died += 1
-        if not self[11]:
-            ledger.dropped(self)
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__  # type: ignore[assignment]
@@ -61,36 +55,31 @@ class Record(list[Any]):
 
     @property
     def kind(self) -> int:
-        return self[5]  # type: ignore[no-any-return]
-
-    @property
-    def where(self) -> Capture | None:
-        return self[6], self[7]
-
-    @property
-    def ordinal(self) -> int:
         return self[8]  # type: ignore[no-any-return]
 
     @property
-    def output_nr(self) -> int:
+    def ledger(self) -> Ledger:
         return self[9]  # type: ignore[no-any-return]
 
     @property
-    def ledger(self) -> Ledger:
+    def ordinal(self) -> int:
         return self[10]  # type: ignore[no-any-return]
 
     @property
+    def where(self) -> Capture | None:
+        return self[11], self[12]
+
+    @property
     def used(self) -> bool:
-        return self[11]  # type: ignore[no-any-return]
+        return type(self) is Record
 
     def mark_used(self) -> None:
         """Count it as seen: it is then no latent suspect when it dies."""
-        self[11] = True
 
     @property
     def hooks(self) -> tuple[Any, Callable[[Any], torch.Tensor]] | None:
         """What the user's own pack hook made of this one tensor, and the unpack hook to be given that."""
-        return self[14] if len(self) > 14 else None
+        return self[13] if len(self) > 13 else None
 
     def give_to(self, packed: Any, unpack: Callable[[Any], torch.Tensor]) -> None:
         """Leave the tensor to hooks of the user's, which keep what they like of it."""
@@ -102,6 +91,24 @@ class Record(list[Any]):
         """Take the present content for the saved one."""
         self[2] = digest
         self[4] = None  # no shortcut to the memory as it was
+
+
+class UnusedRecord(Record):
+    """A record that no backward pass has used yet: only these are looked at when they die.
+
+    The first use makes a plain :class:`Record` of it, whose death then costs no call of ours.
+    """
+
+    __slots__ = ()
+
+    def mark_used(self) -> None:
+        self[9].waiting -= 1
+        self.__class__ = Record  # type: ignore[assignment]
+
+    def __del__(self) -> None:
+        ledger = self[9]
+        ledger.waiting -= 1
+        ledger.dropped(self)
 
 
 @dataclass
@@ -180,7 +187,7 @@ class Ledger:
     on_saved: Callable[[Record], None] | None = None
     on_dropped: Callable[[Record], None] | None = None
     on_unused: Callable[[Any], None] | None = None
-    died: int = 0
+    waiting: int = 0
     kept: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     """What keeps tensors outside autograd: each has ``used`` and ``dropped()``, as a record has."""
     _is_beyond: bool = False
@@ -248,8 +255,7 @@ class Ledger:
     def drop_unused(self) -> None:
         """Look now at the records that no backward pass has used, as if they died here."""
         for record in self.alive():
-            if not record.used:
-                self.dropped(record)
+            self.dropped(record)
         for keeper in list(self.kept):
             if not keeper.used:
                 keeper.dropped()
@@ -282,18 +288,18 @@ class Ledger:
         self.suspects.clear()
         return taken
 
-    def alive(self) -> list[Record]:
-        """The records that autograd holds now, oldest first.
+    def alive(self) -> list[UnusedRecord]:
+        """The records that autograd holds now and that no backward pass has used, oldest first.
 
         Nobody keeps a list of them, which would cost every save; what is alive the garbage collector
         knows. Its young generations are small and are asked first.
         """
-        found: list[Record] = []
+        found: list[UnusedRecord] = []
         for generation in range(3):
-            if len(found) >= self.saves - self.died:
+            if len(found) >= self.waiting and len(self.lanes) == 2:  # threads may count at once
                 break
             objects = gc.get_objects(generation=generation)
-            found += [o for o in objects if type(o) is Record and o[10] is self]
+            found += [o for o in objects if type(o) is UnusedRecord and o[9] is self]
         return sorted(found, key=lambda record: record.ordinal)
 
     def dropped(self, record: Record) -> None:

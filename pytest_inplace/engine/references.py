@@ -76,7 +76,9 @@ def _ours(tensor: torch.Tensor) -> list[TensorRef]:
 
 def _refuse_saved(name: str, tensor: Any) -> None:
     """Refuse what PyTorch would refuse: with our hooks autograd does not count as a holder of the tensor."""
-    saved = sum(type(o) is Record and o.kind != OUTPUT and o.tensor is tensor for o in gc.get_objects())
+    saved = sum(
+        issubclass(type(o), Record) and o.kind != OUTPUT and o.tensor is tensor for o in gc.get_objects()
+    )
     if saved:
         raise RuntimeError(
             f"Expected use_count of {name} to be 1 or 2 with an AccumulateGrad node but got "

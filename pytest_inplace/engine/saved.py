@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from xxhash import xxh3_64_intdigest
 
 from pytest_inplace.engine import values
-from pytest_inplace.engine.ledger import INPUT, LEAF, OUTPUT, Lane, Ledger, Record, describe
+from pytest_inplace.engine.ledger import INPUT, LEAF, OUTPUT, Lane, Ledger, Record, UnusedRecord, describe
+from pytest_inplace.engine.outputs import make_is_output, passing_references
 from pytest_inplace.engine.quiet import quiet
 from pytest_inplace.engine.torch_errors import detached_error, version_error
 from pytest_inplace.reports import call_sites
@@ -57,26 +58,29 @@ def make_pack(ledger: Ledger, lane: Lane, walk: bool = True) -> Pack:
     from torch.autograd.function import Function
 
     # Everything the hot path needs is a local: it runs once for every tensor that autograd saves.
-    peek = torch._C._autograd._get_sequence_nr
-    checkpoint = torch.utils.checkpoint.__file__  # saves its arguments without a node of its own
     function_modes = torch._C._len_torch_function_stack
+    dispatch_modes = torch._C._len_torch_dispatch_stack
     plain = values.plain_types()
     arrays = values._buffers
     array_of = values.buffer_type
     strided_digest = values._strided_digest
     layout = values.layout
+    digest_runs = values.digest_runs
     is_library = call_sites.is_library
     getframe = sys._getframe
+    references = sys.getrefcount
     coverage = ledger.coverage
     resaved = _resaved
     apply: Any = Function.__dict__["apply"].__func__
     apply_code: CodeType = getattr(apply, "__wrapped__", apply).__code__
-
+    is_output = make_is_output()
+    passing = passing_references()
+    peek = torch._C._autograd._get_sequence_nr
     on_saved = ledger.on_saved
-    inplace_at = 0
+    aliased_at, aliased_from = -1, 0
 
     def pack(tensor: torch.Tensor, quietly: bool = False) -> Record:
-        nonlocal inplace_at
+        nonlocal aliased_at, aliased_from
         simple = type(tensor) in plain
         if not quietly and (not simple or function_modes()):
             with torch._C.DisableTorchFunction():
@@ -86,73 +90,71 @@ def make_pack(ledger: Ledger, lane: Lane, walk: bool = True) -> Pack:
         except ValueError:  # a device's thread, in a backward pass that is differentiated
             frame = getframe(0)
         code = frame.f_code
-        node = tensor.grad_fn
-        keep, kind, output_nr = tensor, LEAF, 0
-        if node is not None:
-            # An output is made by the node that saves it: the newest one of this thread. An operation in
-            # place that needs what it overwrites saves a clone of that first, with a newer node still.
-            number, following = node._sequence_nr(), peek()
-            if code is apply_code:
-                output = made_by(node, frame)
-            elif number + 1 == following:
-                inplace_at = following if type(node).__name__ == "CloneBackward0" else 0
-                output = not (tensor._is_view() and remade(node, number)) and code.co_filename != checkpoint
-            else:
-                output = number + 2 == following == inplace_at
-            if output:
-                keep, kind, output_nr = tensor.detach(), OUTPUT, tensor.output_nr
-            else:
-                kind = INPUT
+        version = tensor._version
+        keep, kind = tensor, LEAF
+        if not tensor.is_leaf:
+            held = references(tensor)
+            kind = INPUT
+            if dispatch_modes():
+                if is_output(tensor, frame, aliased_at, aliased_from):
+                    with quiet():
+                        keep, kind = tensor.detach(), OUTPUT
+            elif quietly or code is apply_code:
+                if is_output(tensor, frame, aliased_at, aliased_from):
+                    keep, kind = tensor.detach(), OUTPUT
+            elif version and (held > passing or tensor._is_view()):
+                # A view of a leaf that requires grad cannot have been written by an operation with a node.
+                base = tensor._base
+                if (base is None or not base.is_leaf) and is_output(tensor, frame, aliased_at, aliased_from):
+                    keep, kind = tensor.detach(), OUTPUT
+            elif held <= passing and not tensor._is_view():
+                # No variable refers to it: an output, or what one operation passes on to the next. That can
+                # be changed through its memory only, so an alias is as good.
+                keep, kind = tensor.detach(), OUTPUT
+                if (following := peek()) != aliased_at:
+                    aliased_at, aliased_from = following, lane.saves
         if walk:
             outer: FrameType | None = frame
             while outer is not None and is_library(outer.f_code):
                 outer = outer.f_back
             frame = outer or frame
             code = frame.f_code
-        address = array = stride = raw = None
+        address = array = stride = offsets = raw = None
         digest: int | None
         try:
             nbytes = tensor.nbytes if simple else 0
-            if nbytes and tensor.is_cpu:
+            if nbytes and tensor.is_cpu and (address := tensor.data_ptr()):
                 if tensor.is_contiguous():
-                    mark = 0
                     array = arrays.get(nbytes) or array_of(nbytes)
+                    digest = raw = xxh3_64_intdigest(array.from_address(address))
                 else:
-                    run, offsets, step, mark = layout(tensor)
-                    if offsets is not None and len(offsets) == step == 1:
-                        array = array_of(run * tensor.element_size())
-                        stride = tensor.stride()
-                if array is not None and (address := tensor.data_ptr()):
-                    raw = xxh3_64_intdigest(array.from_address(address))
-                    digest = raw ^ mark
-                else:
-                    address, digest = None, slow_digest(tensor)
+                    array, stride, offsets, mark = layout(tensor)
+                    if offsets is None:
+                        address, digest = None, slow_digest(tensor)
+                    else:
+                        raw = digest_runs(array, address, offsets)
+                        digest = raw ^ mark
             else:
-                digest = slow_digest(tensor)
+                address, digest = None, slow_digest(tensor)
         except RuntimeError:
             address, digest = None, slow_digest(tensor)
         if resaved:
             original = unpacked_here(tensor)
             if original is not None:
                 # Double backward: plain PyTorch saves the original again, not the copy made by unpack.
-                kind, output_nr, keep = original.kind, original.output_nr, original.tensor
+                kind, keep = original.kind, original.tensor
         ordinal = lane.saves
         lane.saves = ordinal + 1
-        record = Record(
+        ledger.waiting += 1
+        record = UnusedRecord(
             (
-                keep, tensor._version, digest, array, address, kind, code, frame.f_lasti, ordinal,
-                output_nr, ledger, False, stride, raw,
+                keep, version, digest, array, address, stride, raw, offsets, kind, ledger, ordinal,
+                code, frame.f_lasti,
             )
         )  # fmt: skip
         if on_saved is not None:
             on_saved(record)
         return record
-
-    def remade(node: Any, number: int) -> bool:
-        # The node of a view whose base was written is made anew when it is looked at, just now. That of
-        # a view written in place is newest, too, but then its base got its node in the same operation.
-        below = node.next_functions[0][0]
-        return below is not None and below._sequence_nr() + 1 != number
 
     def unpacked_here(tensor: torch.Tensor) -> Record | None:
         running: Any = torch._C._current_autograd_node()
@@ -177,11 +179,6 @@ def make_pack(ledger: Ledger, lane: Lane, walk: bool = True) -> Pack:
             coverage.not_checked(f"content of {reason or 'no readable memory'}")
         return digest
 
-    def made_by(node: Any, frame: Any) -> bool:
-        # Forward may have built nodes of its own meanwhile, so sequence numbers say nothing here. Taking
-        # an input made by the same Function for an output only means that an alias of it is kept.
-        return type(node) is getattr(frame.f_locals.get("cls"), "_backward_cls", None)
-
     setattr(pack, _OURS, True)
     return pack
 
@@ -201,13 +198,18 @@ def make_unpack(active: Callable[[], Ledger | None]) -> Unpack:
 
     function_modes = torch._C._len_torch_function_stack
     grad_enabled = torch.is_grad_enabled
+    digest_runs = values.digest_runs
+    unused = UnusedRecord
 
     def unpack(record: Record) -> torch.Tensor:
         __tracebackhide__ = True  # a version error must look as if PyTorch had raised it
-        record[11] = True
-        tensor: torch.Tensor = record[0]
+        if type(record) is unused:
+            # As mark_used() does, without the call.
+            record[9].waiting -= 1
+            record.__class__ = Record  # type: ignore[assignment]
         if grad_enabled():
             remember(record)
+        tensor: torch.Tensor = record[0]
         address = record[4]
         # The memory that was hashed when it was saved, unless something was put in its place.
         if (
@@ -215,11 +217,14 @@ def make_unpack(active: Callable[[], Ledger | None]) -> Unpack:
             and not function_modes()
             and tensor._version == record[1]
             and tensor.data_ptr() == address
-            and (tensor.is_contiguous() if record[12] is None else tensor.stride() == record[12])
-            and xxh3_64_intdigest(record[3].from_address(address)) == record[13]
-            and (record[5] != INPUT or tensor.grad_fn is not None)
+            and (record[8] != INPUT or not tensor.is_leaf)
         ):
-            return tensor
+            stride = record[5]
+            if stride is None:
+                if tensor.is_contiguous() and xxh3_64_intdigest(record[3].from_address(address)) == record[6]:
+                    return tensor
+            elif tensor.stride() == stride and digest_runs(record[3], address, record[7]) == record[6]:
+                return tensor
         with torch._C.DisableTorchFunction():
             return compare(record)
 
@@ -278,13 +283,39 @@ def is_detached(record: Record) -> bool:
 def error_for(record: Record, node: Any) -> RuntimeError:
     """PyTorch's version error for a record, as the plain saved variable would raise it."""
     tensor = record.tensor
+    producer, output_nr = None, 0
     if record.kind == OUTPUT:
-        producer, output_nr = node.name() if node is not None else None, record.output_nr
-    else:
-        producer = tensor.grad_fn.name() if tensor.grad_fn is not None else None
-        output_nr = record.output_nr
+        producer, output_nr = _origin(record, node) if node is not None else (None, 0)
+    elif tensor.grad_fn is not None:
+        producer = tensor.grad_fn.name()
     with quiet():
         return version_error(tensor, producer, output_nr, record.version, tensor._version)
+
+
+def _origin(record: Record, node: Any) -> tuple[str, int]:
+    """What made a tensor of which an alias is kept, and which output of that it is: autograd knows both."""
+    for name in [*(n for n in dir(node) if n.startswith("_saved_")), "saved_tensors"]:
+        found, looked_at = _looking_at(node, name)
+        if all(each is not record for each in looked_at):
+            continue
+        for variable in found if isinstance(found, list | tuple) else [found]:
+            if variable.grad_fn is not None and _same_memory(variable, record.tensor):
+                # Of an input PyTorch always says that it is output 0.
+                return variable.grad_fn.name(), variable.output_nr if variable.grad_fn is node else 0
+    return node.name(), 0
+
+
+def _looking_at(node: Any, name: str) -> tuple[Any, list[Record]]:
+    """What a node gives for one of its saved tensors or lists of them, and the records behind."""
+    global _probe
+    seen: list[Record] = []
+    _probe = seen
+    try:
+        return getattr(node, name, None), seen
+    except RuntimeError:  # another of its tensors was freed
+        return None, []
+    finally:
+        _probe = None
 
 
 _resaved: list[tuple[tuple[int, int], weakref.ref[Record]]] = []
@@ -310,7 +341,6 @@ def written_by_its_own_operation(record: Record) -> bool:
     A BatchNorm in training mode saves its running statistics, updates them in the same forward pass and
     never reads them in its backward, so that they always differ and never matter.
     """
-    global _probe
     import torch
 
     node: Any = torch._C._current_autograd_node()
@@ -323,11 +353,5 @@ def written_by_its_own_operation(record: Record) -> bool:
     if not getattr(node, "_saved_training", getattr(node, "_saved_train", False)):
         return False
     # Which of the node's saved tensors is this one? Reading its attribute runs our own hook.
-    seen: list[Record] = []
-    _probe = seen
-    try:
-        for name in ("_saved_running_mean", "_saved_running_var"):
-            getattr(node, name, None)
-    finally:
-        _probe = None
-    return any(each is record for each in seen)
+    names = ("_saved_running_mean", "_saved_running_var")
+    return any(each is record for name in names for each in _looking_at(node, name)[1])

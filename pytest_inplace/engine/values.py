@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import functools
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_64, xxh3_64_intdigest
@@ -22,9 +23,12 @@ if TYPE_CHECKING:
     import torch
 
 SHOWN = 5
-_MAX_RUNS = 1 << 16
+# Reading one run more costs about as much as copying so many bytes, and a copy as a few dozen runs.
+_SHORT_RUN = 512
+_FEW_RUNS = 64
+_MAX_RUNS = 4096
 _buffers: dict[int, Any] = {}
-_layouts: dict[tuple[Any, Any], Layout] = {}
+_layouts: dict[tuple[Any, ...], Layout] = {}
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
@@ -112,20 +116,24 @@ def _strided_digest(tensor: torch.Tensor) -> int | None:
         return None  # the storage was freed or shrunk, as sharded training does with parameters
     if tensor.is_contiguous():
         return xxh3_64_intdigest(buffer_type(nbytes).from_address(address))
-    itemsize = tensor.element_size()
-    run, offsets, step, mark = layout(tensor)
+    buffer, _, offsets, mark = layout(tensor)
     if offsets is None:
         with quiet():
             copy = tensor.detach().contiguous()
         return xxh3_64_intdigest(buffer_type(nbytes).from_address(copy.data_ptr())) ^ mark
-    if len(offsets) == 1 and step == 1:
-        return xxh3_64_intdigest(buffer_type(run * itemsize).from_address(address)) ^ mark
+    return digest_runs(buffer, address, offsets) ^ mark
+
+
+def digest_runs(buffer: Any, address: int, offsets: Sequence[int]) -> int:
+    """The digest of runs of memory that begin at these offsets from an address and fill ``buffer`` each."""
+    from_address = buffer.from_address
+    if len(offsets) == 1:
+        return xxh3_64_intdigest(from_address(address))
     hasher = xxh3_64()
-    kind = buffer_type(run * itemsize if step == 1 else itemsize)
+    update = hasher.update
     for offset in offsets:
-        for i in range(1 if step == 1 else run):
-            hasher.update(kind.from_address(address + (offset + i * step) * itemsize))
-    return hasher.intdigest() ^ mark
+        update(from_address(address + offset))
+    return hasher.intdigest()
 
 
 def _needed(tensor: torch.Tensor) -> int:
@@ -134,39 +142,37 @@ def _needed(tensor: torch.Tensor) -> int:
     return int((tensor.storage_offset() + last + 1) * tensor.element_size())
 
 
-Layout = tuple[int, "list[int] | None", int, int]
-"""The elements as runs in memory: the elements in a run, where the runs begin (``None``: so many that a copy
-is cheaper), the step in a run, and a number that tells this layout from others."""
+Layout = tuple[Any, tuple[int, ...], "tuple[int, ...] | None", int]
+"""The elements as runs in memory: the type of one run, the tensor's strides, where the runs begin, in bytes
+(``None``: so many that a copy is cheaper), and a number that tells this layout from others."""
 
 
 def layout(tensor: torch.Tensor) -> Layout:
     """The layout of a strided tensor; kept, because working it out costs more than the read."""
-    key = (tensor.shape, tensor.stride())
+    key = (tensor.shape, tensor.stride(), tensor.nbytes)
     found = _layouts.get(key)
     if found is None:
         if len(_layouts) > 4096:
             _layouts.clear()
-        found = _layouts[key] = _layout(tuple(tensor.shape), tensor.stride())
+        found = _layouts[key] = _layout(tuple(tensor.shape), tensor.stride(), tensor.element_size())
     return found
 
 
-def _layout(shape: tuple[int, ...], stride: tuple[int, ...]) -> Layout:
+def _layout(shape: tuple[int, ...], stride: tuple[int, ...], itemsize: int) -> Layout:
     """Dimensions are merged from the smallest stride upwards, so a transposed matrix is one run."""
     mark = xxh3_64_intdigest(repr((shape, stride)).encode())
-    dims = sorted((s, d) for s, d in zip(stride, shape, strict=True) if d > 1 and s != 0)
-    run, step = 1, 1
-    rest = list(dims)
-    if rest:
-        step, run = rest.pop(0)
-        while rest and rest[0][0] == run * step:
-            run *= rest.pop(0)[1]
+    rest = sorted((s, d) for s, d in zip(stride, shape, strict=True) if d > 1 and s != 0)
+    run = 1
+    while rest and rest[0][0] == run:
+        run *= rest.pop(0)[1]
+    nbytes = run * itemsize
     count = math.prod(d for _, d in rest)
-    if count > _MAX_RUNS or (step != 1 and count * run > _MAX_RUNS):
-        return run, None, step, mark
+    if count > _MAX_RUNS or (count > _FEW_RUNS and nbytes < _SHORT_RUN):
+        return None, stride, None, mark
     offsets = [0]
     for s, d in rest:
-        offsets = [o + i * s for o in offsets for i in range(d)]
-    return run, sorted(offsets), step, mark
+        offsets = [o + i * s * itemsize for o in offsets for i in range(d)]
+    return buffer_type(nbytes), stride, tuple(sorted(offsets)), mark
 
 
 def snapshot(tensor: torch.Tensor) -> torch.Tensor:

@@ -96,6 +96,6 @@ def test_many_live_graphs_cost_nothing_after_the_watch() -> None:
     watch.start()
     held = (w * 2).exp()
     watch.stop()
-    assert len([o for o in gc.get_objects() if type(o) is Record]) >= 1
+    assert len([o for o in gc.get_objects() if issubclass(type(o), Record)]) >= 1
     held.sum().backward()  # used after the watch: as in plain PyTorch
     assert w.grad is not None
