@@ -90,7 +90,7 @@ def options_page() -> str:
 
 def _argument(settings: dict[str, Any]) -> str:
     if "choices" in settings:
-        return "=" + "\\|".join(settings["choices"])
+        return "=" + "|".join(settings["choices"])
     return f"={settings['metavar']}" if "metavar" in settings else ""
 
 

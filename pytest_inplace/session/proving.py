@@ -6,10 +6,7 @@ import contextlib
 import json
 import os
 import shlex
-import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +14,12 @@ import pytest
 
 from pytest_inplace.reports.edits import Change
 from pytest_inplace.reports.findings import Finding
+from pytest_inplace.session.project_copy import copied
 from pytest_inplace.session.proof_run import VARIABLE
 from pytest_inplace.session.trials import Trials
 
 TIMEOUT = 300.0
-MAX_BYTES = 1 << 29
-MAX_FILES = 50_000
 NO_GRADIENTS = "with it the test passes and nothing is found, but there are no gradients to compare"
-_SKIPPED = {"__pycache__", ".git", ".hg", ".svn", "node_modules", ".tox", ".nox", ".venv"}
 # Of the ini file's keys, those that write a file, accept a finding or run the test elsewhere.
 _OFF = ("inplace_sarif", "inplace_html", "inplace_baseline", "inplace_parity")
 _PASSED_ON = ("-p", "-o", "--override-ini", "-W", "--pythonwarnings", "--import-mode", "--asyncio-mode",
@@ -88,7 +83,8 @@ class Prover:
         answer, report = self._folder / "answer.json", self._folder / "report.json"
         for path in (answer, report):
             path.unlink(missing_ok=True)
-        with self._copy(change) as root:
+        changed = {} if change is None else {change.path: change.after}
+        with copied(self._config.rootpath, self._folder / "project", changed) as root:
             task = {"mode": mode, "course": str(self._course), "answer": str(answer)}
             trial = self._trials.run(
                 self._arguments(root, report),
@@ -163,8 +159,6 @@ class Prover:
             VARIABLE: json.dumps(task),
         }
 
-    # -- the copy -------------------------------------------------------------------------------------
-
     def _inside(self, root: Path, path: Path) -> Path | None:
         """Where a path of the project is in its copy, or ``None`` if it is not in there."""
         try:
@@ -172,37 +166,6 @@ class Prover:
         except ValueError:
             return None
         return inside if inside.exists() else None
-
-    @contextmanager
-    def _copy(self, change: Change | None) -> Iterator[Path]:
-        """A fresh copy of the project, with the change in it. What the test writes goes there, too."""
-        root = self._folder / "project"
-        left = [MAX_FILES, MAX_BYTES]
-
-        def ignore(folder: str, names: list[str]) -> set[str]:
-            skipped = {n for n in names if n in _SKIPPED or Path(folder, n, "pyvenv.cfg").is_file()}
-            for name in set(names) - skipped:
-                path = Path(folder, name)
-                if path.is_file():
-                    left[0] -= 1
-                    left[1] -= path.stat().st_size
-                elif not path.is_dir():
-                    skipped.add(name)  # a socket, a pipe, a link to nowhere
-            if min(left) < 0:
-                raise Untested("the project is too large to copy")
-            return skipped
-
-        try:
-            shutil.copytree(self._config.rootpath, root, symlinks=True, ignore=ignore)
-            if change is not None:
-                target = root / change.path
-                target.unlink()  # which may be a link to the user's own file
-                target.write_bytes(change.after)
-            yield root
-        except (OSError, shutil.Error) as error:
-            raise Untested(f"the project cannot be copied: {_first_line(str(error))}") from None
-        finally:
-            shutil.rmtree(root, ignore_errors=True)
 
 
 def _first_line(text: str | None) -> str:

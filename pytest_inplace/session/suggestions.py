@@ -14,6 +14,7 @@ import pytest
 
 from pytest_inplace.reports.edits import Change, merged, suggest
 from pytest_inplace.reports.findings import Finding, Site, from_json
+from pytest_inplace.session.project_copy import NotCopied
 from pytest_inplace.session.proving import NO_GRADIENTS, Prover, Untested
 from pytest_inplace.session.trials import Trials
 
@@ -70,9 +71,14 @@ class Suggestions:
             trials = Trials(Path(name))
             try:
                 for number, group in enumerate(self._defects.values(), 1):
+                    # What is tried is written before it is, for that takes seconds.
+                    terminalreporter.write(
+                        f"[{number}/{len(self._defects)}] {_title(*group[0])}: ", bold=True
+                    )
+                    terminalreporter.flush()
                     outcome = self._settle(group, Path(name), trials)
                     outcomes.append(outcome)
-                    _show(terminalreporter, outcome, f"{number}/{len(self._defects)}")
+                    _show(terminalreporter, outcome)
             finally:
                 trials.close()
         proved = [o for o in outcomes if o.proved is not None]
@@ -110,7 +116,7 @@ class Suggestions:
                     outcome.untested, outcome.why = change, why
                     return outcome
                 outcome.why = outcome.why or why
-        except Untested as error:
+        except (Untested, NotCopied) as error:
             outcome.why = outcome.why or str(error)
         return outcome
 
@@ -161,14 +167,18 @@ def _no_change(finding: Finding) -> str:
     return "no change is known for this kind of write"
 
 
-def _show(reporter: Any, outcome: Outcome, count: str) -> None:
-    finding = outcome.finding
+def _title(nodeid: str, finding: Finding) -> str:
     site = finding.modified or finding.saved
-    where = f"{site.path}:{site.line}" if site is not None else outcome.nodeid
+    where = f"{site.path}:{site.line}" if site is not None else nodeid
+    return f"{where}: {finding.code}"
+
+
+def _show(reporter: Any, outcome: Outcome) -> None:
+    """The rest of the line that was begun, and what there is to show."""
     change = outcome.proved or outcome.untested
     state = "proved" if outcome.proved is not None else "untested"
     title = f": {change.title}" if change is not None else ""
-    reporter.write_line(f"[{count}] {where}: {finding.code}: {state}{title}", bold=True)
+    reporter.write_line(f"{state}{title}", bold=True)
     if outcome.proved is not None:
         others = f", not with {outcome.tests - 1} more that it fails" if outcome.tests > 1 else ""
         reporter.write_line(f"    with {outcome.nodeid}{others}")
