@@ -189,10 +189,17 @@ def _location(site: Site) -> dict[str, Any]:
 
 def _artifact(path: str) -> dict[str, Any]:
     path = path.replace("\\", "/")
-    # What a URI cannot hold as it is, bytes of undecodable names included, is percent-encoded.
-    encoded = quote(path.encode("utf-8", "surrogateescape"), safe="/")
     if path.startswith("/"):
-        return {"uri": f"file://{encoded}"}
+        return {"uri": f"file://{_quoted(path)}"}
     if re.match(r"[A-Za-z]:/", path):
-        return {"uri": f"file:///{path[:2]}{quote(path[2:].encode('utf-8', 'surrogateescape'), safe='/')}"}
-    return {"uri": encoded, "uriBaseId": ROOT}
+        return {"uri": f"file:///{path[:2]}{_quoted(path[2:])}"}
+    return {"uri": _quoted(path), "uriBaseId": ROOT}
+
+
+def _quoted(path: str) -> str:
+    """What a URI cannot hold as it is percent-encoded; bytes of an undecodable name as they are on disk."""
+    try:
+        encoded = path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # no name of a file
+        encoded = path.encode("utf-8", "replace")
+    return quote(encoded, safe="/")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -159,19 +160,21 @@ class Collected:
     ) -> None:
         """Write the files that were asked for; what there is to say about them goes into the summary."""
         if settings.json is not None:
-            self._write(settings.json, json.dumps(self._document(), indent=1) + "\n")
+            self._write(settings.json, lambda: json.dumps(self._document(), indent=1) + "\n")
         if settings.sarif is not None:
-            self._write(settings.sarif, json.dumps(self._sarif(), indent=1) + "\n")
+            self._write(settings.sarif, lambda: json.dumps(self._sarif(), indent=1) + "\n")
         if settings.html is not None:
-            self._write(settings.html, self._page(root))
+            self._write(settings.html, lambda: self._page(root))
         if baseline is not None:
             self.notes += baseline.conclude(self.records.values(), interrupted)
 
-    def _write(self, path: Path, text: str) -> None:
+    def _write(self, path: Path, text: Callable[[], str]) -> None:
         try:
-            files.write(path, text)
+            files.write(path, text())
         except OSError as error:
             self.notes.append(f"cannot write {path}: {error.strerror or error}")
+        except Exception as error:  # a mistake of ours must not cost the other reports, or the run
+            self.notes.append(f"cannot make {path}: {type(error).__name__}: {error}")
 
     def _document(self) -> dict[str, Any]:
         return {

@@ -462,3 +462,15 @@ def test_two_reports_cannot_be_one_file(check: Check, pytester: pytest.Pytester)
     assert run.result.ret == pytest.ExitCode.USAGE_ERROR
     assert "ERROR: --inplace-json and inplace_html in " in run.result.stderr.str()
     assert " name the same file: " in run.result.stderr.str()
+
+
+def test_a_report_that_cannot_be_made_costs_neither_the_run_nor_the_others(
+    check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pytest_inplace.reports import sarif
+
+    monkeypatch.delattr(sarif, "group")
+    run = check(function("test_it", SILENT), "--inplace-sarif=o.sarif")
+    run.outcomes(failed=1)
+    assert run.codes() == ["INP102"]
+    assert "o.sarif: NameError: name 'group' is not defined" in run.text
