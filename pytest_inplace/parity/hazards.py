@@ -32,11 +32,12 @@ class Hazards:
         if concern is None:
             return
         text = None
-        with quiet(), contextlib.suppress(RuntimeError, IndexError):  # which the operator itself will raise
-            if concern == "indexed":
-                text = _indexed(func, args)
-            elif concern == "along":
-                text = _along(func, args)
+        if concern != "written":
+            with (
+                quiet(),
+                contextlib.suppress(RuntimeError, IndexError),
+            ):  # which the operator itself will raise
+                text = _indexed(func, args) if concern == "indexed" else _along(func, args)
         if text is None and any(_overlaps(t) for t in operators.arguments_written(func, args, kwargs)):
             text = f"{_name(func)} writes through an expanded tensor: its elements share places in memory"
         if text is not None:
@@ -58,7 +59,8 @@ def _name(func: Any) -> str:
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
-    return any(step == 0 and size > 1 for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    strides = tensor.stride()
+    return 0 in strides and any(step == 0 and n > 1 for n, step in zip(tensor.shape, strides, strict=True))
 
 
 def _duplicates(func: Any) -> str:

@@ -34,11 +34,20 @@ def mapped(change: Callable[[Any], Any], value: Any) -> Any:
 
 def arguments_written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """The arguments that an operator writes to."""
+    places = _written.get(func)
+    if places is None:
+        places = _written[func] = [
+            (i, argument.name)
+            for i, argument in enumerate(func._schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
     written = []
-    for i, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            written += tensors_in(args[i] if i < len(args) else kwargs.get(argument.name))
+    for i, name in places:
+        written += tensors_in(args[i] if i < len(args) else kwargs.get(name))
     return written
+
+
+_written: dict[Any, list[tuple[int, str]]] = {}
 
 
 _UNFILLED = ("empty", "new_empty", "resize_")

@@ -228,9 +228,12 @@ def _mode_classes() -> tuple[Any, Any]:
             super().__init__()  # type: ignore[no-untyped-call]
             self.handler = handler
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            with torch._C.DisableTorchFunction():
-                return self.handler(func, args, kwargs or {})
+    def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunction():
+            return self.handler(func, args, kwargs or {})
+
+    # Set afterwards: in the body of the class, torch would wrap it in a guard that costs more than it does.
+    Dispatch.__torch_dispatch__ = dispatch  # type: ignore[method-assign]
 
     class Function(TorchFunctionMode):
         def __init__(self, handler: Any) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pytest_inplace.engine import values
 from pytest_inplace.engine.quiet import quiet
 from pytest_inplace.reports import call_sites
 
@@ -27,10 +29,15 @@ class Story:
     """What a function mode does for a placement."""
 
     def __init__(self, placement: Placement) -> None:
+        import torch
+
         self._placement = placement
         self.obstacles: list[tuple[str, Any]] = []
         self._staying: dict[int, weakref.ref[torch.Tensor]] = {}
         self._links: list[tuple[Any, bytes, torch.Tensor, int, Any]] = []
+        self._moves = placement.moves
+        self._tensor, self._tensors = torch.Tensor, values.plain_types()
+        self._tellers = _tellers()
         self._narrow = _narrow_dtypes() if placement.double else frozenset()
 
     def stays(self, tensor: torch.Tensor) -> bool:
@@ -40,7 +47,7 @@ class Story:
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call of torch's Python interface, above autograd."""
-        teller = _tellers().get(func)
+        teller = self._tellers.get(func)
         if teller is not None:
             answer = teller(self, args, kwargs)
             if answer is not NotImplemented:
@@ -60,20 +67,19 @@ class Story:
 
     # -- adoption -------------------------------------------------------------------------------------
 
-    def _foreign(self, found: tuple[Any, ...]) -> bool:
+    def _foreign(self, found: Sequence[Any]) -> bool:
         """Whether a tensor is among these that is not where (or as precise as) it is to be."""
-        import torch
-
         for value in found:
-            if isinstance(value, torch.Tensor):
+            kind = type(value)
+            if kind in self._tensors or isinstance(value, self._tensor):
                 if self._is_foreign(value):
                     return True
-            elif isinstance(value, list | tuple) and value and self._foreign(tuple(value)):
+            elif (kind is list or kind is tuple) and value and self._foreign(value):
                 return True
         return False
 
     def _is_foreign(self, tensor: torch.Tensor) -> bool:
-        if self._placement.moves:
+        if self._moves:
             return tensor.is_cpu and not self.stays(tensor)
         if self._placement.double:
             return tensor.dtype in self._narrow
