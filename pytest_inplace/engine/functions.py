@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from pytest_inplace.engine.gradient_hooks import (
 )
 from pytest_inplace.engine.held import Held
 from pytest_inplace.engine.ledger import Ledger
-from pytest_inplace.engine.reach import Named, tensors_in
+from pytest_inplace.engine.reach import Named, reads_something, tensors_in
 from pytest_inplace.engine.recompute import Rerun
 from pytest_inplace.reports import call_sites
 
@@ -168,14 +169,13 @@ class OnCtx:
 def _kept_by(ctx: Any, cls: Any) -> list[Named]:
     """The tensors on a ctx, and those that its Function's forward and backward both read from elsewhere."""
     kept = {k: v for k, v in vars(ctx).items() if k not in _NOT_KEPT}
-    found = [(_attribute_name(name), tensor) for name, tensor in tensors_in(kept, "ctx")]
+    found = [(_attribute_name(name), tensor) for name, tensor in tensors_in(kept, "ctx")] if kept else []
+    backward = _read_by(cls, "backward")
+    if not backward:
+        return found
     seen = {id(tensor) for _, tensor in found}
     forward = {id(tensor) for _, tensor in _read_by(cls, "forward")}
-    return found + [
-        (name, tensor)
-        for name, tensor in _read_by(cls, "backward")
-        if id(tensor) in forward and id(tensor) not in seen
-    ]
+    return found + [(n, tensor) for n, tensor in backward if id(tensor) in forward and id(tensor) not in seen]
 
 
 def _kept_now(ref: weakref.ref[Any], cls: Any) -> list[Named]:
@@ -186,10 +186,12 @@ def _kept_now(ref: weakref.ref[Any], cls: Any) -> list[Named]:
 def _read_by(cls: Any, method: str) -> list[Named]:
     """The tensors that a method of a Function reads from its closure, from globals and from the class."""
     function = inspect.unwrap(getattr(cls, method))
-    code = getattr(function, "__code__", None)
-    if code is None or call_sites.is_library(code):
+    if not isinstance(function, types.FunctionType) or call_sites.is_library(function.__code__):
         return []
-    own = {k: v for k, v in vars(cls).items() if k in code.co_names and not callable(v)}
+    named = function.__code__.co_names
+    own = {k: v for k, v in vars(cls).items() if k in named and not callable(v)}
+    if not own and not reads_something(function):
+        return []
     return tensors_in([function, own], cls.__name__)
 
 

@@ -33,11 +33,13 @@ WRAPS = "_inplace_wraps"
 """The attribute of a function of ours that stands in for one of the user's: that one."""
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 _OPAQUE = (
-    str, bytes, int, float, complex, type, types.ModuleType, types.CodeType, types.FrameType,
+    bytes, type, types.ModuleType, types.CodeType, types.FrameType,
     types.TracebackType, logging.Logger, BaseException,
 )  # fmt: skip
 
 _PLAIN = (bool, int, float, complex, str, type(None))
+_CONTAINERS = frozenset({dict, list, tuple, set, frozenset, collections.deque})
+_slots: dict[type, list[tuple[str, Any]]] = {}
 
 Named = tuple[str, "torch.Tensor"]
 
@@ -73,9 +75,11 @@ class _Walk:
     def over(self, value: Any, name: str, depth: int) -> Iterator[Named]:
         import torch
 
-        if self.settings is not None and isinstance(value, _PLAIN):
-            self.settings.setdefault(name, value)
-        if value is None or isinstance(value, _OPAQUE) or id(value) in self._seen:
+        if isinstance(value, _PLAIN):
+            if self.settings is not None:
+                self.settings.setdefault(name, value)
+            return
+        if isinstance(value, _OPAQUE) or id(value) in self._seen:
             return
         self._visits += 1
         if depth > _MAX_DEPTH or self._visits > _MAX_VISITS:
@@ -84,11 +88,13 @@ class _Walk:
         if isinstance(value, torch.Tensor):
             if type(value) in values.plain_types():
                 yield name, value
-        elif isinstance(value, torch.nn.Module):
+        elif type(value) not in _CONTAINERS and isinstance(value, torch.nn.Module):
             yield from self._module(value, name)
-        elif (alias := _memory_of(value)) is not None:
-            yield name, alias
-        elif not isinstance(value, torch.autograd.graph.Node):
+        elif _is_memory(value):
+            alias = _alias_of(value)
+            if alias is not None:
+                yield name, alias
+        elif type(value) in _CONTAINERS or not isinstance(value, torch.autograd.graph.Node):
             for part_name, part in self._parts(value, name):
                 yield from self.over(part, part_name, depth + 1)
 
@@ -116,7 +122,10 @@ class _Walk:
             yield from ((f"{name}[{key!r}]", item) for key, item in list(dict.items(value)))
         elif isinstance(value, list | tuple | collections.deque):
             yield from ((f"{name}[{i}]", item) for i, item in enumerate(list(type_of(value).__iter__(value))))
-        yield from _attributes(value, name)
+        if type(value) in (dict, list, tuple, collections.deque):
+            return
+        if type(value) not in _CONTAINERS:
+            yield from _attributes(value, name)
         yield from ((name, part) for part in gc.get_referents(value))
 
     def _module(self, module: torch.nn.Module, name: str) -> Iterator[Named]:
@@ -153,11 +162,18 @@ def _attributes(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     with contextlib.suppress(AttributeError):
         for key, item in list(object.__getattribute__(value, "__dict__").items()):
             yield f"{name}.{key}", item
-    for owner in type(value).__mro__:
-        for key, slot in list(vars(owner).items()):
-            if isinstance(slot, types.MemberDescriptorType):
-                with contextlib.suppress(AttributeError):
-                    yield f"{name}.{key}", slot.__get__(value, owner)
+    for key, slot in _slots_of(type(value)):
+        with contextlib.suppress(AttributeError):
+            yield f"{name}.{key}", slot.__get__(value)
+
+
+def _slots_of(kind: type) -> list[tuple[str, Any]]:
+    found = _slots.get(kind)
+    if found is None:
+        members = [each for owner in kind.__mro__ for each in vars(owner).items()]
+        found = [(key, m) for key, m in members if isinstance(m, types.MemberDescriptorType)]
+        _slots[kind] = found
+    return found
 
 
 def _function(function: types.FunctionType, name: str) -> Iterator[tuple[str, Any]]:
@@ -178,12 +194,12 @@ def _function(function: types.FunctionType, name: str) -> Iterator[tuple[str, An
             yield from ((f"{variable}.{key}", value) for key, value in own.items() if _followed(value))
 
 
-def _followed(held: Any) -> bool:
+def _followed(held: Any, plain: bool = True) -> bool:
     """Whether a global is data, or a function of the user's that may read more of it."""
     import torch
 
     if isinstance(held, _PLAIN):
-        return held is not None
+        return plain and held is not None
     if isinstance(held, types.FunctionType):
         return not call_sites.is_library(held.__code__)
     return isinstance(held, torch.Tensor | torch.nn.Module | dict | list) or _is_array(held)
@@ -194,19 +210,36 @@ def _is_array(value: Any) -> bool:
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
-def _memory_of(value: Any) -> torch.Tensor | None:
+def _is_memory(value: Any) -> bool:
+    import torch
+
+    return _is_array(value) or isinstance(value, torch.UntypedStorage)
+
+
+def _alias_of(value: Any) -> torch.Tensor | None:
     """A tensor over the memory of a NumPy array or a storage, where there is one for its kind."""
     import torch
 
     with contextlib.suppress(TypeError, ValueError, RuntimeError, AttributeError), quiet():
-        alias = None
-        if _is_array(value):
+        if isinstance(value, torch.UntypedStorage):
+            if value.device.type != "cpu":
+                return None
+            alias = torch.empty(0, dtype=torch.uint8).set_(value)
+        else:
             while not value.flags.writeable:  # for which PyTorch warns; what it is a view of may be
                 value = value.base
             alias = torch.from_numpy(value)
-        elif isinstance(value, torch.UntypedStorage) and value.device.type == "cpu":
-            alias = torch.empty(0, dtype=torch.uint8).set_(value)
-        if alias is not None:
-            setattr(alias, _OF_MEMORY, True)
-            return alias
+        setattr(alias, _OF_MEMORY, True)
+        return alias
     return None
+
+
+def reads_something(function: types.FunctionType) -> bool:
+    """Whether a function may read tensors that are not its arguments."""
+    if function.__closure__ or function.__defaults__ or function.__kwdefaults__:
+        return True
+    names, known = function.__code__.co_names, function.__globals__
+    return any(
+        isinstance(held := known.get(n), type) or (held is not None and _followed(held, plain=False))
+        for n in names
+    )
