@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from pytest_inplace.engine.quiet import top_hooks
+from pytest_inplace.engine.releases import top_of_hooks
 
 _patched: list[tuple[Any, str, Any]] = []
 _users = 0
@@ -65,10 +65,10 @@ def _patch_disabling(is_ours: Callable[[tuple[Any, Any]], bool]) -> None:
 
     def make_disable(original: Any) -> Any:
         def disable(*args: Any, **kwargs: Any) -> Any:
-            top = top_hooks()
+            top = top_of_hooks()
             if top is not None and is_ours(top):
                 autograd._pop_saved_tensors_default_hooks()
-                if top_hooks() is None:
+                if top_of_hooks() is None:
                     _yielded.pair = top
                 else:  # a user's hooks lie below: PyTorch refuses, with or without ours
                     autograd._push_saved_tensors_default_hooks(*top)

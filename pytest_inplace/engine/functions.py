@@ -22,6 +22,7 @@ from pytest_inplace.engine.held import Held
 from pytest_inplace.engine.ledger import Ledger
 from pytest_inplace.engine.reach import Named, reads_something, tensors_in
 from pytest_inplace.engine.recompute import Rerun
+from pytest_inplace.engine.releases import function_apply
 from pytest_inplace.reports import call_sites
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[tuple[
     import torch
     from torch.autograd.function import BackwardCFunction, Function
 
-    original_apply = Function.__dict__["apply"].__func__
+    original_apply = function_apply()
     original_backward = BackwardCFunction.__dict__["apply"]
 
     @functools.wraps(original_apply)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from pytest_inplace.engine import releases
 from pytest_inplace.engine.ledger import Record
 from pytest_inplace.engine.quiet import quiet
 
@@ -57,12 +58,10 @@ def make_is_output() -> IsOutput:
     of the node to come at that time, and the ordinal of the first of them.
     """
     import torch
-    from torch.autograd.function import Function
 
     peek = torch._C._autograd._get_sequence_nr
     checkpoint = torch.utils.checkpoint.__file__  # saves its arguments without a node of its own
-    apply: Any = Function.__dict__["apply"].__func__
-    apply_code: CodeType = getattr(apply, "__wrapped__", apply).__code__
+    apply_code = releases.apply_code()
     clone_at = 0
 
     def is_output(tensor: torch.Tensor, frame: FrameType, unasked_at: int, since: int) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+
+from pytest_inplace.engine.releases import top_of_hooks
 
 
 @contextlib.contextmanager
@@ -28,7 +29,7 @@ def _without_saved_tensor_hooks() -> Iterator[None]:
     autograd = torch._C._autograd
     removed = []
     while True:
-        top = top_hooks()
+        top = top_of_hooks()
         if top is None:
             break
         removed.append(top)
@@ -38,14 +39,3 @@ def _without_saved_tensor_hooks() -> Iterator[None]:
     finally:
         for pack, unpack in reversed(removed):
             autograd._push_saved_tensors_default_hooks(pack, unpack)
-
-
-def top_hooks() -> tuple[Any, Any] | None:
-    """The innermost pair of saved-tensor hooks of this thread, or ``None``."""
-    import torch
-
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    if top is None:
-        return None
-    found = top(True)
-    return found if found is None or found[0] is not None else None

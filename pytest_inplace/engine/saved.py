@@ -11,12 +11,12 @@ import sys
 import weakref
 from collections.abc import Callable
 from threading import get_ident
-from types import CodeType, FrameType
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_64_intdigest
 
-from pytest_inplace.engine import values
+from pytest_inplace.engine import releases, values
 from pytest_inplace.engine.ledger import INPUT, LEAF, OUTPUT, Lane, Ledger, Record, UnusedRecord, describe
 from pytest_inplace.engine.outputs import make_is_output, passing_references
 from pytest_inplace.engine.quiet import quiet
@@ -55,7 +55,6 @@ def make_pack(ledger: Ledger, lane: Lane, walk: bool = True) -> Pack:
     which costs less and is enough where a second run follows.
     """
     import torch
-    from torch.autograd.function import Function
 
     # Everything the hot path needs is a local: it runs once for every tensor that autograd saves.
     function_modes = torch._C._len_torch_function_stack
@@ -71,8 +70,7 @@ def make_pack(ledger: Ledger, lane: Lane, walk: bool = True) -> Pack:
     references = sys.getrefcount
     coverage = ledger.coverage
     resaved = _resaved
-    apply: Any = Function.__dict__["apply"].__func__
-    apply_code: CodeType = getattr(apply, "__wrapped__", apply).__code__
+    apply_code = releases.apply_code()
     is_output = make_is_output()
     passing = passing_references()
     peek = torch._C._autograd._get_sequence_nr

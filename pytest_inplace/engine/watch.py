@@ -17,7 +17,7 @@ from pytest_inplace.engine import (
     user_hooks,
 )
 from pytest_inplace.engine.ledger import Lane, Ledger
-from pytest_inplace.engine.quiet import top_hooks
+from pytest_inplace.engine.releases import follow_hooks, top_of_hooks
 from pytest_inplace.engine.saved import Pack, Unpack, is_ours, make_pack, make_unpack
 
 _active: list[Watch] = []
@@ -90,6 +90,7 @@ class Watch:
         """Watch (again), with the hooks on top of this thread's stack."""
         import torch
 
+        follow_hooks()
         autograd = torch._C._autograd
         disabled = autograd._saved_tensors_hooks_get_disabled_error_message()
         if disabled is not None:
@@ -148,7 +149,7 @@ def _remove_hooks(pair: tuple[Any, Any]) -> None:
 
     autograd = torch._C._autograd
     above = []
-    while (top := top_hooks()) is not None:
+    while (top := top_of_hooks()) is not None:
         autograd._pop_saved_tensors_default_hooks()
         if top == pair:
             break

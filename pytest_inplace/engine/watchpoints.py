@@ -60,11 +60,13 @@ class Tracer:
         """Trace from now on; with ``frame``, the frames at and above it that already run are traced too."""
         self._previous, self._previous_of_threads = sys.gettrace(), threading.gettrace()
         self._running = True
+        # Python 3.12 and later look at settrace() only whether any frame asks for instructions.
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(self._called)
         threading.settrace(self._called)
         while frame is not None:
             if not is_library(frame.f_code):
-                frame.f_trace = self._traced(frame)
+                self._traced(frame)
             frame = frame.f_back
 
     def stop(self) -> None:
@@ -91,8 +93,6 @@ class Tracer:
         code = frame.f_code
         writing = writing_offsets(code)
         step, returned = self._step, self._returned
-        frame.f_trace_opcodes = True
-        frame.f_trace_lines = False
         last = frame.f_lasti
 
         def local(frame: FrameType, event: str, arg: Any) -> Any:
@@ -112,4 +112,7 @@ class Tracer:
                 step((code, last), frame)
             return local
 
+        frame.f_trace = local  # first: Python 3.13 asks for instructions only of a frame that is traced
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
         return local

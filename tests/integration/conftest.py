@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import pytest_inplace
-from pytest_inplace.engine.quiet import top_hooks
+from pytest_inplace.engine.releases import top_of_hooks as top_hooks
 from tests.integration.support import HEAD, Run, read_json
 
 for _module in pkgutil.walk_packages(pytest_inplace.__path__, "pytest_inplace."):

@@ -1,0 +1,79 @@
+"""What differs between releases of torch in the parts that we take hold of."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+
+def function_apply() -> Callable[..., Any]:
+    """``Function.apply`` as a function of the class and the arguments."""
+    from torch.autograd.function import Function
+
+    apply: Any = Function.__dict__["apply"]
+    written_in_python = getattr(apply, "__func__", None)
+    return _apply_in_c if written_in_python is None else written_in_python
+
+
+def apply_code() -> CodeType:
+    """The code of the Python frame in which a custom Function's tensors are saved; its class is ``cls``."""
+    apply: Any = function_apply()
+    code: CodeType = getattr(apply, "__wrapped__", apply).__code__
+    return code
+
+
+def _apply_in_c(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """From torch 2.14 on it is no Python function."""
+    __tracebackhide__ = True
+    import torch
+
+    return torch._C._FunctionBase.__dict__["apply"].__get__(None, cls)(*args, **kwargs)
+
+
+class _Pushed(threading.local):
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Any, Any]] = []
+
+
+_pushed = _Pushed()
+
+
+def top_of_hooks() -> tuple[Any, Any] | None:
+    """The innermost pair of saved-tensor hooks of this thread; with torch 2.4, of those pushed since
+    :func:`follow_hooks`."""
+    import torch
+
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    if top is None:
+        return _pushed.pairs[-1] if _pushed.pairs else None
+    found: tuple[Any, Any] | None = top(True)
+    return found if found is None or found[0] is not None else None
+
+
+def follow_hooks() -> None:
+    """With torch 2.4, which does not show its stack of hooks, keep one of our own from now on."""
+    import torch
+
+    autograd: Any = torch._C._autograd
+    if hasattr(autograd, "_top_saved_tensors_default_hooks"):
+        return
+    push, pop = autograd._push_saved_tensors_default_hooks, autograd._pop_saved_tensors_default_hooks
+    if hasattr(push, "__wrapped__"):
+        return
+
+    @functools.wraps(push)
+    def following_push(pack: Any, unpack: Any) -> None:
+        push(pack, unpack)
+        _pushed.pairs.append((pack, unpack))
+
+    @functools.wraps(pop)
+    def following_pop() -> None:
+        pop()
+        if _pushed.pairs:
+            _pushed.pairs.pop()
+
+    autograd._push_saved_tensors_default_hooks = following_push
+    autograd._pop_saved_tensors_default_hooks = following_pop

@@ -1,0 +1,54 @@
+"""Run the same tests with and without the plugin, each in a process of its own, and read what they showed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.neighbours.recorder import FILE
+
+ROOT = Path(__file__).parent.parent.parent
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@dataclass
+class Shown:
+    """What one run showed: for each test everything that was noted, and the plugin's records."""
+
+    seen: dict[str, list[Any]]
+    records: dict[str, Any]
+    output: str
+
+
+def both(path: Path, folder: Path, *args: str) -> tuple[Shown, Shown]:
+    """Run the tests of a file without and with the check, side by side."""
+    command = [sys.executable, "-m", "pytest", str(path), "-p", "tests.neighbours.recorder", "-q"]
+    command += [
+        "-o",
+        "python_files=*.py",
+        "-p",
+        "no:randomly",
+        "-p",
+        "no:cacheprovider",
+        f"--rootdir={folder}",
+    ]
+    runs = []
+    for i, options in enumerate((["-p", "no:inplace"], ["--inplace-check"])):
+        file = folder / f"shown-{i}.pickle"
+        environment = {**os.environ, FILE: str(file), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            [*command, *args, *options],
+            cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        runs.append((process, file))
+    shown = []
+    for process, file in runs:
+        output = process.communicate(timeout=900)[0]
+        assert file.exists(), output
+        shown.append(Shown(*pickle.loads(file.read_bytes()), output))
+    return shown[0], shown[1]
