@@ -6,6 +6,7 @@ import argparse
 import os
 import platform
 import re
+import statistics
 import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: threads would hide what is on the main one
@@ -23,7 +24,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("workloads", nargs="*", metavar="REGEX", help="only workloads whose names match")
     parser.add_argument("--quick", action="store_true", help="few short rounds, without the heavy workloads")
     parser.add_argument("--rounds", type=int, help="default 15, with --quick 5")
-    parser.add_argument("--budget", type=float, help="seconds of plain time in a round (0.2, quick 0.05)")
+    parser.add_argument("--budget", type=float, help="seconds of plain time in a run (0.1, quick 0.03)")
     parser.add_argument("--modes", default=",".join(MODES), help="names, with commas; default: all of them")
     parser.add_argument("--clock", choices=CLOCKS, default="cpu", help="processor time (default) or wall")
     parser.add_argument("--no-memory", action="store_true", help="leave out peak memory")
@@ -38,9 +39,9 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     arguments = _arguments()
     torch.set_num_threads(1)
-    modes = list(dict.fromkeys(["plain", *arguments.modes.split(",")]))
+    modes = [mode for mode in dict.fromkeys(arguments.modes.split(",")) if mode != "plain"]
     rounds = arguments.rounds or (5 if arguments.quick else 15)
-    budget = arguments.budget or (0.05 if arguments.quick else 0.2)
+    budget = arguments.budget or (0.03 if arguments.quick else 0.1)
     print(
         f"torch {torch.__version__}, Python {platform.python_version()}, {arguments.clock} time, "
         f"{rounds} rounds"
@@ -55,27 +56,26 @@ def main() -> int:
     _growth(timings, rounds, arguments)
     if not arguments.no_processes and not arguments.workloads:
         _processes(3 if arguments.quick else 7, 100 if arguments.quick else 1000)
+        _defects(1 if arguments.quick else 3)
     return 0
 
 
 def _workloads(
     arguments: argparse.Namespace, modes: list[str], chosen: list[Workload], rounds: int, budget: float
 ) -> list[Timing]:
-    others = [mode for mode in modes if mode != "plain"]
     print(
         "\nratio to plain, median (quartiles) of the rounds; target: for the plugin; peak: MB of the process"
     )
-    columns = "".join(f"{mode:>21}" for mode in others)
+    columns = "".join(f"{mode:>21}" for mode in modes)
     print(f"{'workload':22}{'plain ms':>9}{columns}{'target':>8}{'peak plain':>12}{'plugin':>15}")
     timings = []
     for workload in chosen:
         heavy = max(3, rounds // 3) if workload.heavy else rounds
         timing = time_workload(workload, modes, heavy, budget, CLOCKS[arguments.clock])
         timings.append(timing)
-        cells = "".join(f"{_cell(timing, mode):>21}" for mode in others)
+        cells = "".join(f"{_cell(timing, mode):>21}" for mode in modes)
         target = f"{workload.target:.2f}" if workload.target else ""
-        plain = sorted(timing.seconds["plain"])[len(timing.seconds["plain"]) // 2] * 1e3
-        print(f"{workload.name:22}{plain:9.2f}{cells}{target:>8}", end="", flush=True)
+        print(f"{workload.name:22}{timing.plain * 1e3:9.2f}{cells}{target:>8}", end="", flush=True)
         print("" if arguments.no_memory else _memory(workload.name), flush=True)
         for mode, why in timing.refused.items():
             print(f"    {mode}: {why}")
@@ -124,6 +124,14 @@ def _processes(rounds: int, many: int) -> None:
             target = f", target {found.target:.2f}" if found.target else ""
             seconds = min(next(iter(found.wall.values())))
             print(f"  {found.what}, {way}: {wall:.3f}, {cpu:.3f}  ({seconds:.2f} s at best{target})")
+
+
+def _defects(rounds: int) -> None:
+    found = sorted(processes.defects(rounds), key=lambda each: -each[2])
+    print("\nthe example project's defects: the test's first and second run, as a multiple of the plain test")
+    print(f"  median {statistics.median(ratio for _, _, ratio in found):.1f}, target 10; the most:")
+    for name, plain, ratio in found[:5]:
+        print(f"  {ratio:6.1f}  {name} ({plain:.3f} s plain)")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ def per_save(timing: Timing, mode: str = "plugin") -> float | None:
     """Microseconds that the mode adds to one save and its use."""
     if timing.workload.saves is None or mode not in timing.seconds:
         return None
-    pairs = zip(timing.seconds[mode], timing.seconds["plain"], strict=True)
+    pairs = zip(timing.seconds[mode], timing.beside[mode], strict=True)
     return statistics.median(with_it - plain for with_it, plain in pairs) / timing.workload.saves * 1e6
 
 

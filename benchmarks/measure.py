@@ -1,7 +1,8 @@
 """Timing on a machine that others use, too: modes take turns within each round, and rounds are compared.
 
-A disturbance that lasts longer than a round hits all modes of it, so the ratio within the round stays right;
-a shorter one makes one ratio wrong, which the median over the rounds ignores.
+Every run of a mode stands between two short runs of plain and is compared with their mean. A disturbance
+that lasts longer hits all three, so the ratio stays right; a shorter one makes one ratio wrong, which the
+median over the rounds ignores.
 """
 
 from __future__ import annotations
@@ -26,12 +27,19 @@ class Timing:
 
     workload: Workload
     seconds: dict[str, list[float]] = field(default_factory=dict)
+    beside: dict[str, list[float]] = field(default_factory=dict)
+    """Seconds for the runs of plain before and after, on average."""
     refused: dict[str, str] = field(default_factory=dict)
 
     def ratios(self, mode: str) -> list[float]:
         """The mode's time as a multiple of plain's, round by round."""
-        pairs = zip(self.seconds.get(mode, ()), self.seconds["plain"], strict=False)
+        pairs = zip(self.seconds.get(mode, ()), self.beside.get(mode, ()), strict=True)
         return [time / plain for time, plain in pairs]
+
+    @property
+    def plain(self) -> float:
+        """The median of plain's own times."""
+        return statistics.median(each for times in self.beside.values() for each in times)
 
     def ratio(self, mode: str) -> float | None:
         """The median over the rounds."""
@@ -48,7 +56,7 @@ class Timing:
 
 
 def time_workload(workload: Workload, modes: list[str], rounds: int, budget: float, clock: Clock) -> Timing:
-    """Run every mode once in each round, each for about ``budget`` seconds of plain time."""
+    """Run every mode once in each round, for as many steps as take plain about ``budget`` seconds."""
     timing = Timing(workload)
     step = workload.make()
     step()
@@ -57,6 +65,7 @@ def time_workload(workload: Workload, modes: list[str], rounds: int, budget: flo
     repeats = max(1, round(budget / max(clock() - start, 1e-6)))
     for number in range(rounds):
         # Each round begins with another mode: none always comes right after the same one.
+        before = _run(step, "plain", repeats, clock) / repeats
         for mode in modes[number % len(modes) :] + modes[: number % len(modes)]:
             if mode in timing.refused:
                 continue
@@ -64,9 +73,11 @@ def time_workload(workload: Workload, modes: list[str], rounds: int, budget: flo
                 seconds = _run(step, mode, repeats, clock) / repeats
             except RuntimeError as error:
                 timing.refused[mode] = str(error).splitlines()[0]
-                timing.seconds.pop(mode, None)
                 continue
+            after = _run(step, "plain", repeats, clock) / repeats
             timing.seconds.setdefault(mode, []).append(seconds)
+            timing.beside.setdefault(mode, []).append((before + after) / 2)
+            before = after
     return timing
 
 

@@ -10,6 +10,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "example_project"
@@ -71,6 +72,29 @@ def example_suite(rounds: int) -> Processes:
     """The example project's right tests."""
     ways = {"plain": ["tests", "-p", "no:inplace"], "plugin": ["tests", "--inplace-check"]}
     return compare("the example project's suite", ways, EXAMPLE, rounds, 1.15)
+
+
+def defects(rounds: int) -> list[tuple[str, float, float]]:
+    """The example project's defects: name, seconds of the plain test, and as a multiple of that the check's.
+
+    Of both only what lies between set-up and tear-down counts; the check's part holds the second run.
+    """
+    ways = {"plain": ["-p", "no:inplace"], "plugin": ["--inplace-check"]}
+    times: dict[str, dict[str, list[float]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(rounds):
+            for way, options in ways.items():
+                junit = Path(folder, "junit.xml")
+                report = [f"--junitxml={junit}", "-o", "junit_duration_report=call"]
+                _run(["tests_with_defects", *report, *options], EXAMPLE)
+                for case in ElementTree.parse(junit).iter("testcase"):
+                    name = f"{case.attrib['classname']}::{case.attrib['name']}"
+                    seconds = float(case.attrib["time"])
+                    times.setdefault(name, {}).setdefault(way, []).append(seconds)
+    return [
+        (name, min(found["plain"]), min(found["plugin"]) / max(min(found["plain"]), 1e-3))
+        for name, found in times.items()
+    ]
 
 
 def start_up(rounds: int) -> Processes:

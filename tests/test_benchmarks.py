@@ -27,7 +27,7 @@ def test_every_workload_is_a_right_program(workload) -> None:  # type: ignore[no
 def test_every_mode_is_timed_once_a_round() -> None:
     timing = time_workload(WORKLOADS[0], list(MODES), rounds=2, budget=0.0, clock=CLOCKS["wall"])
     assert {mode: len(seconds) for mode, seconds in timing.seconds.items()} == dict.fromkeys(MODES, 2)
-    assert timing.ratio("plain") == 1
+    assert timing.plain > 0
     low, high = timing.spread("anomaly")
     assert low <= (timing.ratio("anomaly") or 0) <= high
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_inplace.engine import names, values
 from pytest_inplace.engine.children import Children
+from pytest_inplace.engine.deadline import Deadline
 from pytest_inplace.engine.evidence import Entry, Evidence, Group, Rebound, Settings, Watched, is_again
 from pytest_inplace.engine.extensions import Extensions
 from pytest_inplace.engine.gradients import BackwardCall, Judge, Substitutes
@@ -37,9 +38,17 @@ class Microscope(Questions):
     """Watches the suspects with the given keys (everything if ``None``) during one run of a program."""
 
     def __init__(
-        self, keys: frozenset[Any] | None, lines: bool = True, places: frozenset[Any] = frozenset()
+        self,
+        keys: frozenset[Any] | None,
+        lines: bool = True,
+        places: frozenset[Any] = frozenset(),
+        deadline: Deadline | None = None,
     ) -> None:
-        """With ``places``, all that is saved there is watched besides the saves with the given keys."""
+        """With ``places``, all that is saved there is watched besides the saves with the given keys.
+
+        With ``lines``, a ``deadline`` breaks the program off where it has passed.
+        """
+        self._deadline = deadline
         self._places = places
         self._known: dict[int, Entry] = {}
         self.outside = Outside(self, keys)
@@ -205,6 +214,8 @@ class Microscope(Questions):
     def _step(self, where: Capture, frame: FrameType) -> None:
         if self._busy == threading.get_ident() or self.on_trial or self._turns is None:
             return
+        if self._deadline is not None:
+            self._deadline.check()
         self._alone = self._turns.take()
         with self._looking:
             if self._groups:

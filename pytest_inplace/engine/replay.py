@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_inplace.engine.children import Children
 from pytest_inplace.engine.children import key_of as key_of_finding
+from pytest_inplace.engine.deadline import Deadline
 from pytest_inplace.engine.evidence import Case, Entry, Evidence
 from pytest_inplace.engine.ledger import Suspect
 from pytest_inplace.engine.microscope import Microscope
@@ -36,6 +37,8 @@ def replay(
     suspects: Iterable[Suspect],
     lines: bool = True,
     children: Iterable[Finding] = (),
+    deadline: Deadline | None = None,
+    cut: str = "",
 ) -> list[Finding]:
     """Run the program again and judge ``suspects``; harmless ones give no finding.
 
@@ -44,19 +47,24 @@ def replay(
         suspects: what the sentinel saw in the first run.
         lines: trace lines, to name the one that wrote.
         children: what child processes of the first run found without knowing the lines.
+        deadline: breaks the program off; ``run`` enters it for the part that may be.
+        cut: what a report is to say if that happens.
     """
     suspects = list(suspects)
-    microscope = Microscope(frozenset(key for s in suspects if (key := key_of(s)) is not None), lines)
+    microscope = Microscope(
+        frozenset(key for s in suspects if (key := key_of(s)) is not None), lines, deadline=deadline
+    )
     for suspect in suspects:
         microscope.follow(suspect)
     found = _watch(microscope, run)
     missing = [s for s in suspects if _is_elsewhere(s, microscope)]
-    if missing:
+    if missing and not (deadline is not None and deadline.passed):
         # What the first run did once and for all, in a cache, say, shifts the numbers of the saves.
-        other = Microscope(frozenset(), lines, frozenset(s.where for s in missing))
+        other = Microscope(frozenset(), lines, frozenset(s.where for s in missing), deadline)
         _watch(other, run)
         microscope.adopt(missing, other)
-    own = [*findings_of(microscope, suspects), *microscope.frozen_findings]
+    broken_off = cut if deadline is not None and deadline.passed else None
+    own = [*findings_of(microscope, suspects, cut=broken_off), *microscope.frozen_findings]
     return [*own, *_of_children(microscope.children, found, children)]
 
 
@@ -86,10 +94,15 @@ def _is_elsewhere(suspect: Suspect, microscope: Microscope) -> bool:
     return microscope.reproduced(suspect) is None
 
 
-def findings_of(microscope: Microscope, suspects: Iterable[Suspect], why: str | None = None) -> list[Finding]:
-    """The findings for ``suspects``, by what the microscope saw of them in this run or in another one."""
+def findings_of(
+    microscope: Microscope, suspects: Iterable[Suspect], why: str | None = None, cut: str | None = None
+) -> list[Finding]:
+    """The findings for ``suspects``, by what the microscope saw of them in this run or in another one.
+
+    ``cut`` says why that run did not come to its end, if it did not.
+    """
     ordered = sorted(suspects, key=_saving_order)
-    found = [(s, f) for s in ordered if (f := judged(s, microscope.reproduced(s), why)) is not None]
+    found = [(s, f) for s in ordered if (f := judged(s, microscope.reproduced(s), why, cut)) is not None]
     return merge(_told_once(found))
 
 
@@ -153,10 +166,12 @@ def from_sentinel(suspect: Suspect, why: str) -> Finding:
     )
 
 
-def judged(suspect: Suspect, entry: Evidence | None, why: str | None = None) -> Finding | None:
+def judged(
+    suspect: Suspect, entry: Evidence | None, why: str | None = None, cut: str | None = None
+) -> Finding | None:
     """The finding for a suspect after the replay, or ``None`` if it is harmless."""
     if entry is None:
-        reason = FROM_BEFORE if suspect.is_from_before else NOT_REPRODUCED
+        reason = FROM_BEFORE if suspect.is_from_before else cut or NOT_REPRODUCED
         return None if suspect.needs_extension else from_sentinel(suspect, reason)
     if suspect.needs_extension and not entry.extended:
         return None
@@ -171,9 +186,8 @@ def judged(suspect: Suspect, entry: Evidence | None, why: str | None = None) -> 
     if suspect.is_from_before:
         note = FROM_BEFORE
     elif not suspect.latent and not entry.judged:
-        note = (
-            f"the gradients could not be compared ({entry.trouble or 'it changed during the backward pass'})"
-        )
+        trouble = entry.trouble or cut or "it changed during the backward pass"
+        note = f"the gradients could not be compared ({trouble})"
     if isinstance(entry, Case):
         if suspect.kind == "input" and not entry.judged and not entry.extended:
             return None  # nothing was computed from it

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_inplace.reports.findings import Coverage, Finding, Site
 from pytest_inplace.reports.parity import ParityRecord
-from pytest_inplace.session import progress
+from pytest_inplace.session import progress, replay_limit
 from pytest_inplace.session.options import Settings
 from pytest_inplace.session.parity import ItemParity
 
@@ -243,7 +243,7 @@ class ItemCheck:
         from pytest_inplace.engine.replay import findings_of, unreplayed
         from pytest_inplace.session.rerun import can_replay_now
 
-        why = self._no_replay(when)
+        why = self._no_replay(when) or self._too_long()
         if why is None and not can_replay_now(self.item):
             why = "not replayed: what surrounds the test was already torn down"
         if why is not None:
@@ -263,7 +263,7 @@ class ItemCheck:
             return []
         from pytest_inplace.session.rerun import can_replay_now
 
-        why = self._no_replay("call")
+        why = self._no_replay("call") or self._too_long()
         if why is None and can_replay_now(self.item):
             again = [f for f in self._replay(()) if f.code == "INP206"]
             if [f.tensor for f in again] == [f.tensor for f in findings]:
@@ -272,15 +272,21 @@ class ItemCheck:
         return [dataclasses.replace(f, note=why) for f in findings]
 
     def _replay(self, suspects: Iterable[Any], children: Iterable[Finding] = ()) -> list[Finding]:
+        from pytest_inplace.engine.deadline import Deadline
         from pytest_inplace.session.rerun import replay_item
 
+        limit = self.settings.replay_limit
+        deadline = None if limit is None else Deadline(limit)
+        cut = "" if limit is None else replay_limit.cut(limit)
         self.tear_down_early()  # watched, as it would be in its own phase
         self._pause()
         progress.say(self.item, self._began)
         try:
-            return replay_item(self.item, self._before, suspects, children)
+            return replay_item(self.item, self._before, suspects, children, deadline, cut)
         finally:
             self._resume()
+            if deadline is not None and deadline.passed:
+                self.coverage.not_checked(cut)
 
     @property
     def parity_record(self) -> ParityRecord | None:
@@ -312,6 +318,15 @@ class ItemCheck:
                 _warn_at(self.item, f"on {self.parity.device}: {text}", site)
             return found
         return []
+
+    def _too_long(self) -> str | None:
+        """Why there is no second run after such a long first one; what that leaves unknown is counted."""
+        why = replay_limit.skipped(time.monotonic() - self._began, self.settings.replay_limit)
+        if why is not None:
+            self.coverage.not_checked(
+                f"a second run: over --inplace-replay-limit={self.settings.replay_limit:g}"
+            )
+        return why
 
     def _no_replay(self, when: str) -> str | None:
         if self.settings.replay != "never":

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from pytest_inplace.reports.findings import rule_for
-from pytest_inplace.session import files, parity_options, paths
+from pytest_inplace.session import files, parity_options, paths, replay_limit
 from pytest_inplace.session.paths import LATENT, REPLAY, PathRule
 
 Latent = Literal["error", "warn", "ignore"]
@@ -25,6 +25,7 @@ class Settings:
     check: bool = False
     latent: Latent = "error"
     replay: Replay = "auto"
+    replay_limit: float | None = None
     json: Path | None = None
     parity: str | None = None
     sarif: Path | None = None
@@ -145,6 +146,7 @@ def add_options(parser: pytest.Parser) -> None:
         "(ini: inplace_update_baseline)",
     )
     parity_options.add(parser, group)
+    replay_limit.add(parser, group)
     parser.addini("inplace_check", "check every test (see --inplace-check)", type="bool", default=None)
     parser.addini("inplace_latent", "error, warn or ignore (see --inplace-latent)", default=None)
     parser.addini("inplace_replay", "auto or never (see --inplace-replay)", default=None)
@@ -204,6 +206,7 @@ def resolve(config: pytest.Config) -> Settings:
         parity=parity,
         latent=latent or "error",
         replay=replay or "auto",
+        replay_limit=replay_limit.resolve(config, _source(config, replay_limit.KEY)),
         json=json,
         sarif=_report_file(config, "inplace_sarif"),
         html=_report_file(config, "inplace_html"),
@@ -357,6 +360,8 @@ def header(settings: Settings) -> str:
     check = "on" if settings.check else "marked tests"
     because = f" ({settings.replay_off_because})" if settings.replay_off_because else ""
     text = f"inplace: check={check}, latent={settings.latent}, replay={settings.replay}{because}"
+    if settings.replay_limit is not None:
+        text += f", replay-limit={settings.replay_limit:g}"
     for name in ("parity", "json", "sarif", "html", "baseline"):
         if (path := getattr(settings, name)) is not None:
             text += f", {name}={path}"

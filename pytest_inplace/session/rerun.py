@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import pdb
@@ -18,6 +19,7 @@ from _pytest.capture import FDCapture, MultiCapture
 from _pytest.logging import LogCaptureHandler, caplog_handler_key, caplog_records_key
 from _pytest.tmpdir import tmppath_result_key
 
+from pytest_inplace.engine.deadline import Deadline
 from pytest_inplace.engine.ledger import Suspect
 from pytest_inplace.engine.replay import replay
 from pytest_inplace.reports.findings import Finding
@@ -68,12 +70,20 @@ def replay_item(
     before: ProcessState,
     suspects: Iterable[Suspect],
     children: Iterable[Finding] = (),
+    deadline: Deadline | None = None,
+    cut: str = "",
 ) -> list[Finding]:
     """Run ``item`` again and judge ``suspects``; outcomes of the second run do not count."""
-    return run_again(item, before, lambda run: replay(run, suspects, children=children))
+    judge = functools.partial(replay, suspects=suspects, children=children, deadline=deadline, cut=cut)
+    return run_again(item, before, judge, deadline)
 
 
-def run_again(item: pytest.Item, before: ProcessState, how: Callable[[Callable[[], Any]], Result]) -> Result:
+def run_again(
+    item: pytest.Item,
+    before: ProcessState,
+    how: Callable[[Callable[[], Any]], Result],
+    deadline: Deadline | None = None,
+) -> Result:
     """Run ``item`` again, set-up and tear-down of its own fixtures included.
 
     The first run's function-scoped fixtures are torn down by now (so that two of them never hold one
@@ -83,6 +93,7 @@ def run_again(item: pytest.Item, before: ProcessState, how: Callable[[Callable[[
         item: the test.
         before: what its first run began with.
         how: is given the run, which returns the error that the test raised; its result is returned.
+        deadline: in force until the test begins to be torn down.
     """
     setup_state = item.session._setupstate
     after = ProcessState.capture()
@@ -100,7 +111,7 @@ def run_again(item: pytest.Item, before: ProcessState, how: Callable[[Callable[[
             warnings.catch_warnings(record=True),
         ):
             item.stash.setdefault(tmppath_result_key, {})
-            with _outcome_ignored() as outcome:
+            with _outcome_ignored() as outcome, deadline or contextlib.nullcontext():
                 if hasattr(item, "_initrequest"):
                     item._initrequest()
                 setup_state.setup(item)
