@@ -140,7 +140,7 @@ class Placement:
 
     def _random(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Draw on the CPU, in the precision in which the CPU drew, and bring the result here."""
-        if not self.moves and not self.double:
+        if (not self.moves and not self.double) or any(t.is_meta for t in operators.tensors_in(args)):
             return func(*args, **kwargs)
         back: dict[int, torch.Tensor] = {}
 

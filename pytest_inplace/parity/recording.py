@@ -138,7 +138,8 @@ class Recorder:
         import torch
 
         key = (kind, time, name)
-        if self._kept > BUDGET or tensor.layout is not torch.strided or tensor.is_meta:
+        within_transform = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        if self._kept > BUDGET or tensor.layout is not torch.strided or tensor.is_meta or within_transform:
             self.left_out += 1
             return
         value = tensor.detach().to("cpu", copy=True)

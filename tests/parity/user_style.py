@@ -230,6 +230,23 @@ def test_functional_transforms() -> None:
     assert jacobian.shape == (3, 3)
 
 
+def test_functional_calls() -> None:
+    layer = nn.Linear(3, 2)
+    parameters = {k: v.detach().clone().requires_grad_() for k, v in layer.named_parameters()}
+    torch.func.functional_call(layer, parameters, (torch.randn(2, 3),)).sum().backward()
+    each = torch.func.vmap(torch.func.grad(lambda w, x: (w * x).sum()), in_dims=(None, 0))
+    assert each(torch.ones(3), torch.randn(4, 3)).shape == (4, 3)
+
+
+def test_meta_device() -> None:
+    with torch.device("meta"):
+        layer = nn.Linear(2, 2)
+    layer = layer.to_empty(device="cpu")
+    nn.init.normal_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    layer(torch.ones(1, 2)).sum().backward()
+
+
 def test_second_derivatives() -> None:
     x = torch.tensor([1.0, 2.0], requires_grad=True)
     (first,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
