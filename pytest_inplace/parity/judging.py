@@ -12,6 +12,7 @@ from typing import Any
 from pytest_inplace.engine import values
 from pytest_inplace.engine.guard import pending
 from pytest_inplace.engine.ledger import Ledger, Suspect
+from pytest_inplace.engine.microscope import Microscope
 from pytest_inplace.engine.replay import from_sentinel, replay
 from pytest_inplace.engine.watch import Watch
 from pytest_inplace.parity.comparing import Difference, Judge, same_bits, unequal
@@ -42,7 +43,9 @@ class Run:
 class Comparison:
     """The CPU's run of one program against its runs on ``device``."""
 
-    def __init__(self, again: Again, cpu: Recorder, device: str) -> None:
+    def __init__(self, again: Again, cpu: Recorder, device: str, asks: bool = False) -> None:
+        """``asks``: whether the program puts questions to the check that watches it, so that one has to."""
+        self._asks = asks
         self._again = again
         self._cpu = cpu
         self._device = device
@@ -70,14 +73,17 @@ class Comparison:
 
     # -- runs -------------------------------------------------------------------------------------------
 
-    def _run(self, placement: Placement, watch: bool = False) -> Run:
+    def _run(self, placement: Placement | None, watch: bool = False) -> Run:
         recorder = Recorder()
-        ledger = Ledger()
+        watching: Watch | Microscope | None = None
+        if self._asks:
+            watching = Microscope(None, lines=False)
+        elif watch:
+            watching = Watch(Ledger(), walk=True)
 
         @contextlib.contextmanager
         def around() -> Any:
-            watching = Watch(ledger, walk=True) if watch else None
-            with placement:
+            with placement or contextlib.nullcontext():
                 if watching is not None:
                     watching.start()
                 recorder.start()
@@ -87,11 +93,15 @@ class Comparison:
                     recorder.stop()
                     if watching is not None:
                         watching.stop()
-                    placement.story.shared_memory_written()
+                    if placement is not None:
+                        placement.story.shared_memory_written()
 
         self._runs += 1
         error = self._again(around())
-        suspects = [s for s in pending(ledger.take_suspects(), error) if not s.latent and s.error is not None]
+        found = pending(watching.ledger.take_suspects(), error) if watching is not None else []
+        suspects = [s for s in found if not s.latent and s.error is not None]
+        if placement is None:
+            return Run(recorder, error)
         return Run(
             recorder, error, placement.obstacles, placement.story.shares_memory,
             list(placement.hazards.seen), suspects,
@@ -121,19 +131,8 @@ class Comparison:
 
     def _deterministic(self) -> ParityRecord:
         """Two runs on the CPU have to agree bit for bit."""
-        recorder = Recorder()
-
-        @contextlib.contextmanager
-        def around() -> Any:
-            recorder.start()
-            try:
-                yield
-            finally:
-                recorder.stop()
-
-        self._runs += 1
-        error = self._again(around())
-        second = Run(recorder, error)
+        second = self._run(None)
+        error = second.error
         different = self._unequal(second)
         if not different and error is None:
             return self._record("agrees", equal=len(self._cpu.points))
@@ -145,7 +144,7 @@ class Comparison:
             return self._record("not compared", f"its second run raised {_words(error)}")
         point = different[0]
         self._diverged(
-            Difference(point, recorder.points.get((point.kind, point.time, point.name)), "bit for bit"),
+            Difference(point, second.record.points.get((point.kind, point.time, point.name)), "bit for bit"),
             None, deterministic=False, others=len(different) - 1,
         )  # fmt: skip
         return self._record("differs", "two runs on the CPU differ", nondeterministic=_texts(different))

@@ -53,7 +53,8 @@ class ItemParity:
 
             return run_again(self._item, before, inside)
 
-        comparison = Comparison(again, self._recorder, self.device)
+        asks = "inplace" in getattr(self._item, "fixturenames", ())
+        comparison = Comparison(again, self._recorder, self.device, asks)
         try:
             self.record = comparison.result()
         except Exception as error:  # a device that breaks must not break the run

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.skipif(device.unavailable() is not None, reason=str(dev
 SOURCE = Path(__file__).with_name("verdicts.py")
 LINES = SOURCE.read_text(encoding="utf-8").splitlines()
 AGREE = [
+    "puts_questions_to_the_check",
     "trains_a_module_of_its_file",
     "views_made_before_stay_views",
     "integers_and_shapes",

@@ -96,6 +96,15 @@ def test_integers_and_shapes(inplace) -> None:
         inplace.compare("number", 3)
 
 
+def test_puts_questions_to_the_check(inplace) -> None:
+    layer = nn.Linear(2, 2)
+    out = layer(torch.ones(1, 2)).sigmoid()
+    inplace.check()
+    with inplace.frozen(layer):
+        out.sum().backward()
+    assert inplace.findings == []
+
+
 def test_one_place_twice() -> None:
     x = torch.zeros(4)
     x[torch.tensor([1, 1, 2])] = torch.tensor([1.0, 2.0, 3.0])  # hazard index_put_
