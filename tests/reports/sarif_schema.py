@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +19,29 @@ SCHEMA_MEMBER = "package/lib/schemas/sarif-2.1.0-rtm.5.json"
 MULTITOOL_PACKAGE = "@microsoft/sarif-multitool-linux@5.7.0"
 
 
+@functools.cache
 def _unpacked(package: str, config: pytest.Config) -> Path:
-    """The folder with the package's files, fetched once and kept in pytest's cache."""
-    name = package.replace("@", "").replace("/", "-")
-    folder = Path(config.cache.mkdir("inplace-npm")) / name if config.cache else Path("/nowhere")
-    if not (folder / "package").is_dir():
-        npm = shutil.which("npm")
-        if npm is None:
-            pytest.skip("the SARIF schema comes in an npm package, and there is no npm")
-        folder.mkdir(parents=True, exist_ok=True)
-        command = [npm, "pack", "--silent", package, "--pack-destination", str(folder)]
+    """The folder with the package's files, fetched once and kept in pytest's cache, if it has one."""
+    cache = getattr(config, "cache", None)  # not with -p no:cacheprovider
+    home = Path(tempfile.mkdtemp()) if cache is None else Path(cache.mkdir("inplace-npm"))
+    folder = home / package.replace("@", "").replace("/", "-")
+    if folder.is_dir():
+        return folder
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("the SARIF schema comes in an npm package, and there is no npm")
+    with tempfile.TemporaryDirectory(dir=home) as name:
+        command = [npm, "pack", "--silent", package, "--pack-destination", name]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-        archives = list(folder.glob("*.tgz"))
+        archives = list(Path(name).glob("*.tgz"))
         if done.returncode or not archives:
             pytest.skip(f"npm cannot fetch {package}: {(done.stderr.splitlines() or [''])[0]}")
         with tarfile.open(archives[0]) as archive:
-            archive.extractall(folder, filter="data")
+            archive.extractall(Path(name, "out"), filter="data")
+        try:
+            Path(name, "out").rename(folder)
+        except OSError:
+            assert folder.is_dir()  # another process was quicker
     return folder
 
 
