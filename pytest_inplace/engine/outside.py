@@ -217,7 +217,7 @@ class Outside:
         """Unpack for a trial: from what was kept when it was saved, or from what is there now."""
         right = self._scope.substitutes.get(parked.key)
         if right is None:
-            return unpack(parked.packed)
+            return parked.unpack_early(unpack)
         case = self._cases[parked.key]
         if case.kind == "hooks" and case.alias is None:
             with contents(right):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from pytest_inplace.engine.guard import examine
+from pytest_inplace.engine.guard import examine, guard
 from pytest_inplace.reports.findings import Finding
 
 
@@ -521,3 +521,30 @@ def test_a_view_made_without_gradients_of_what_is_written() -> None:
 
     (finding,) = examine(program).findings
     assert (finding.code, finding.state) == ("INP101", "latent")
+
+
+class Store(torch.autograd.graph.saved_tensors_hooks):
+    """Keeps what is saved under a number, and gives it away once."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, torch.Tensor] = {}
+        super().__init__(self._put, self._kept.pop)
+
+    def _put(self, tensor: torch.Tensor) -> int:
+        self._kept[len(self._kept)] = tensor
+        return len(self._kept) - 1
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_a_trial_takes_nothing_from_hooks_that_give_a_thing_once(write: bool) -> None:
+    x = leaf()
+    with guard(raises=False) as report:
+        with Store():
+            y = torch.sigmoid(x)
+        if write:
+            y.detach().numpy()[0] = 0.5
+        y.sum().backward()
+        h = torch.sigmoid(x)
+        h.data[0] = 0.5
+        h.sum().backward()
+    assert [finding.code for finding in report.findings] == ["INP205"] * write + ["INP102"]
