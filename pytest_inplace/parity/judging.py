@@ -20,7 +20,7 @@ from pytest_inplace.parity.devices import Determined, problem, unusable
 from pytest_inplace.parity.locating import Located, Locator
 from pytest_inplace.parity.placement import Placement
 from pytest_inplace.parity.recording import Point, Recorder
-from pytest_inplace.reports import call_sites
+from pytest_inplace.reports import call_sites, fixes
 from pytest_inplace.reports.findings import Finding, Site, TensorInfo
 from pytest_inplace.reports.parity import Divergence, ParityRecord, Verdict
 
@@ -215,7 +215,7 @@ class Comparison:
         self, first: Difference, located: Located | None, *, deterministic: bool, others: int
     ) -> None:
         tensor = TensorInfo(
-            first.here.name if first.here.kind != "root" else None,
+            first.here.name,
             tuple(first.here.value.shape),
             values.dtype_name(first.here.value),
             self._device,
@@ -246,6 +246,7 @@ class Comparison:
             used=call_sites.resolve(first.here.where) if first is not None else None,
             values=diff,
             replayed=True,
+            fix=fixes.suggest("INP301", None) if located is not None else None,
             note=first.note if first is not None else None,
             divergence=Divergence(
                 self._device,
