@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -195,13 +194,19 @@ def test_a_narrow_window_scrolls_one_way_only(opened: Any, tmp_path: Path) -> No
     assert tab.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-def test_a_thousand_findings_open_in_time(opened: Any, tmp_path: Path) -> None:
-    start = time.perf_counter()
-    tab = opened(made_up.records(1000))
-    took = tab.evaluate("performance.now()")
+def test_a_thousand_findings_open_in_time(browser: Any, tmp_path: Path) -> None:
+    """Under 2 seconds of the page's own thread, whatever else the machine does meanwhile."""
+    file = tmp_path / "page.html"
+    file.write_text(build.page(made_up.records(1000), {}, str(tmp_path)), encoding="utf-8")
+    tab = browser.new_page()
+    session = tab.context.new_cdp_session(tab)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    tab.goto(file.as_uri())
+    tab.wait_for_selector("html[data-ready]", state="attached")
+    metrics = session.send("Performance.getMetrics")["metrics"]
+    busy = {metric["name"]: metric["value"] for metric in metrics}["TaskDuration"]
+    assert 0 < busy < 2
     assert shown(tab) == 1000
     tab.select_option("#rule", "INP102")
     assert 0 < shown(tab) < 1000
-    # 2 seconds is the promise; a build server that does other things meanwhile is given more.
-    assert took < 6000, f"{took:.0f} ms, {time.perf_counter() - start:.1f} s with writing"
-    print(f"opened in {took:.0f} ms")
+    tab.close()
