@@ -65,6 +65,8 @@ class Entry(Evidence):
     version: int = field(kw_only=True)
     node: int = field(kw_only=True)
     written_at: int | None = None
+    compared: int | None = None
+    """The digest of what ``values`` compares with: working out a difference costs much more."""
 
     @property
     def differs(self) -> bool:

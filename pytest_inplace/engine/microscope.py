@@ -282,10 +282,12 @@ class Microscope(Questions):
         entry.version_now = tensor._version
         with quiet():
             same = values.same_values(entry.copy, tensor)
-            if not same:
+            now = None if same else values.digest(tensor)
+            if not same and (now is None or now != entry.compared or entry.values is None):
                 entry.values = values.difference(entry.copy, tensor)
-            elif entry.values is None or tensor._version != record.version:
+            elif same and (entry.values is None or tensor._version != record.version):
                 entry.values = ValueDiff(0, tensor.numel(), 0.0)
+            entry.compared = now
         moved = tensor._version != record.version
         entry.relaid = same and not moved and values.digest(tensor) != entry.digest
         return not same or moved
