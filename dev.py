@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Set up a virtual environment of this project's own and run it: ``python3 dev.py example`` or ``test``.
 
+``python3 dev.py matrix`` runs the tests with other releases, each in an environment of its own.
+
 Needs nothing but Python 3.10 or newer. Everything goes into ``.venv`` beside this file.
 """
 
@@ -10,6 +12,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,11 +29,14 @@ EXAMPLE = ROOT / "example_project"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=["example", "test", "setup"])
+    parser.add_argument("command", choices=["example", "test", "setup", "matrix"])
+    parser.add_argument("--only", default="", help="matrix: rows whose name contains this")
     parser.add_argument(
         "--exhaustive", action="store_true", help="test: all of the ground truth, for a night"
     )
     arguments = parser.parse_args()
+    if arguments.command == "matrix":
+        return matrix(arguments.only)
     set_up()
     if arguments.command == "example":
         return example()
@@ -105,6 +111,44 @@ def test(exhaustive: bool) -> int:
         (PYTHON, "-m", "pytest", "-q", "-n", "2", truth),
     ]
     return next((code for step in steps if (code := run(*step))), 0)
+
+
+# Python, and what to install first. Numpy 2 does not fit torch 2.4.
+MATRIX = {
+    "python3.10 torch2.4": ("python3.10", ["torch==2.4.1", "numpy<2"]),
+    "python3.11 torch2.4": ("python3.11", ["torch==2.4.1", "numpy<2"]),
+    "python3.11 pytest8.0": ("python3.11", [TORCH, "pytest==8.0.*"]),
+    "python3.11 newest": ("python3.11", ["torch"]),
+    "python3.12": ("python3.12", [TORCH]),
+    "python3.13 newest": ("python3.13", ["torch"]),
+}
+
+
+def matrix(only: str) -> int:
+    """The tests without the ground truth, under each release in turn; a Python that is missing is told."""
+    results = {}
+    for name, (python, first) in MATRIX.items():
+        if only not in name:
+            continue
+        found = shutil.which(python)
+        if found is None or subprocess.run([found, "-c", ""], check=False).returncode:
+            results[name] = f"not run: no {python}"
+            continue
+        folder = ROOT / ".venv-matrix" / name.replace(" ", "-")
+        subprocess.run([found, "-m", "venv", folder], check=True)
+        inside = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+        pip = (inside, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+        if run(*pip, *first) or run(*pip, *first, "--editable", f"{ROOT}[test]"):
+            results[name] = "not run: its packages cannot be installed"
+            continue
+        parts = [ROOT / "tests" / part for part in ("engine", "integration", "neighbours")]
+        results[name] = (
+            "failed"
+            if run(inside, "-m", "pytest", "-q", "-n", "2", "-p", "no:randomly", *parts)
+            else "passed"
+        )
+    print("\n" + "\n".join(f"{name}: {result}" for name, result in results.items()))
+    return int("failed" in results.values())
 
 
 if __name__ == "__main__":

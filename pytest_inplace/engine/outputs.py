@@ -7,6 +7,7 @@ operations whose nodes were looked at overflows the stack in the end.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -60,7 +61,8 @@ def make_is_output() -> IsOutput:
     import torch
 
     peek = torch._C._autograd._get_sequence_nr
-    checkpoint = torch.utils.checkpoint.__file__  # saves its arguments without a node of its own
+    # It saves its arguments without a node of its own, and torch 2.4 does not import it by itself.
+    checkpoint = os.path.join(os.path.dirname(torch.__file__), "utils", "checkpoint.py")
     apply_code = releases.apply_code()
     clone_at = 0
 

@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import ast
+import os
+from functools import cache
+from pathlib import Path
 
 import pytest
 
 from tests.neighbours.compare import PROGRAMS, Shown, both
 
-PATH = PROGRAMS / "torch_neighbours.py"
-NAMES = [n.name for n in ast.parse(PATH.read_text()).body if isinstance(n, ast.FunctionDef)]
+FILES = ["torch_neighbours.py", "compilers.py"]
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("PYTEST_INPLACE_EXHAUSTIVE"), reason="takes minutes: PYTEST_INPLACE_EXHAUSTIVE=1"
+)
+
+
+def names(file: str) -> list[str]:
+    body = ast.parse((PROGRAMS / file).read_text()).body
+    return [node.name for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+
+
+@cache
+def shown(file: str, folder: Path) -> tuple[Shown, Shown]:
+    """All programs of a file are run once, and each is then a test of its own."""
+    return both(PROGRAMS / file, folder)
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shown, Shown]:
-    """All programs are run once, and each is then a test of its own."""
-    return both(PATH, tmp_path_factory.mktemp("torch"))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("torch")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("test_")])
-def test_the_same_with_and_without(results: tuple[Shown, Shown], name: str) -> None:
-    plain, checked = results
+@pytest.mark.parametrize(("file", "name"), [(file, name) for file in FILES for name in names(file)])
+def test_the_same_with_and_without(folder: Path, file: str, name: str) -> None:
+    plain, checked = shown(file, folder)
     found = {key for key in plain.seen if key.partition("[")[0] == name}
     assert found, plain.output
     for key in found:

@@ -17,8 +17,6 @@ import weakref
 import numpy
 import pytest
 import torch
-import torch._dynamo
-import torch._dynamo.testing
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -30,7 +28,6 @@ def seeds(record):
     random.seed(1)
     numpy.random.seed(2)
     torch.manual_seed(3)
-    torch._dynamo.reset()
     yield
     record(random.random(), numpy.random.rand(), torch.rand(1))
 
@@ -334,73 +331,6 @@ def test_dispatch_subclass(record):
     w = Wrapped(torch.randn(3)).requires_grad_()
     (w.exp() * 2).sum().backward()
     record(seen, w.grad.inner)
-
-
-# -- compilers ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-def test_compiled(record, backend):
-    if backend == "inductor":
-        pytest.importorskip("torch._inductor")
-    model = network()
-    compiled = torch.compile(model, backend=backend, fullgraph=True)
-    x = torch.randn(5, 4, requires_grad=True)
-    compiled(x).sum().backward()
-    record(x.grad, *[p.grad for p in model.parameters()])
-
-
-def test_compilations_are_as_many(record):
-    counter = torch._dynamo.testing.CompileCounter()
-
-    @torch.compile(backend=counter, fullgraph=True)
-    def compiled(x, n):
-        return (x.exp() * n).sum()
-
-    for size in (3, 3, 4, 5):
-        x = torch.randn(size, requires_grad=True)
-        compiled(x, 2).backward()
-    record(counter.frame_count, counter.op_count)
-
-
-def test_compiled_autograd(record):
-    counter = torch._dynamo.testing.CompileCounter()
-    model = network()
-    x = torch.randn(5, 4)
-    with torch._dynamo.compiled_autograd._enable(torch.compile(backend=counter)):
-        for _ in range(3):
-            model(x).sum().backward()
-    record(counter.frame_count, *[p.grad for p in model.parameters()])
-
-
-def test_compiled_with_a_transform_inside(record):
-    @torch.compile(backend="aot_eager")
-    def compiled(x):
-        return torch.func.grad(f)(x)
-
-    record(compiled(torch.randn(4)))
-    record(*train(network()))
-
-
-def test_export(record):
-    program = torch.export.export(network(), (torch.randn(5, 4),))
-    record(program.graph_module.code, program.module()(torch.ones(5, 4)))
-
-
-def test_export_for_training(record):
-    model = network()
-    record(str(torch.fx.symbolic_trace(model).code))
-    record(*train(torch.fx.symbolic_trace(model)))
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_jit(record):
-    model = network()
-    x = torch.randn(5, 4, requires_grad=True)
-    for made in (torch.jit.trace(model, x), torch.jit.script(model)):
-        for _ in range(3):
-            made(x).sum().backward()
-    record(x.grad)
 
 
 # -- kinds of tensors ---------------------------------------------------------------------------------

@@ -1,0 +1,111 @@
+"""Right programs that PyTorch compiles, exports or scripts, run with and without the plugin.
+
+Each records what it computed and saw; not one may differ.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy
+import pytest
+import torch
+import torch._dynamo
+import torch._dynamo.testing
+from torch import nn
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+@pytest.fixture(autouse=True)
+def seeds(record):
+    random.seed(1)
+    numpy.random.seed(2)
+    torch.manual_seed(3)
+    torch._dynamo.reset()
+    yield
+    record(random.random(), numpy.random.rand(), torch.rand(1))
+
+
+def network():
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def train(model, steps=3):
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(5, 4)).square().mean().backward()
+        optimizer.step()
+    return list(model.parameters())
+
+
+def f(x):
+    return (x.exp() * x).sin().sum()
+
+
+# -- compilers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_compiled(record, backend):
+    if backend == "inductor":
+        pytest.importorskip("torch._inductor")
+    model = network()
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    x = torch.randn(5, 4, requires_grad=True)
+    compiled(x).sum().backward()
+    record(x.grad, *[p.grad for p in model.parameters()])
+
+
+def test_compilations_are_as_many(record):
+    counter = torch._dynamo.testing.CompileCounter()
+
+    @torch.compile(backend=counter, fullgraph=True)
+    def compiled(x, n):
+        return (x.exp() * n).sum()
+
+    for size in (3, 3, 4, 5):
+        x = torch.randn(size, requires_grad=True)
+        compiled(x, 2).backward()
+    record(counter.frame_count, counter.op_count)
+
+
+def test_compiled_autograd(record):
+    counter = torch._dynamo.testing.CompileCounter()
+    model = network()
+    x = torch.randn(5, 4)
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend=counter)):
+        for _ in range(3):
+            model(x).sum().backward()
+    record(counter.frame_count, *[p.grad for p in model.parameters()])
+
+
+def test_compiled_with_a_transform_inside(record):
+    @torch.compile(backend="aot_eager")
+    def compiled(x):
+        return torch.func.grad(f)(x)
+
+    record(compiled(torch.randn(4)))
+    record(*train(network()))
+
+
+def test_export(record):
+    program = torch.export.export(network(), (torch.randn(5, 4),))
+    record(program.graph_module.code, program.module()(torch.ones(5, 4)))
+
+
+def test_export_for_training(record):
+    model = network()
+    record(str(torch.fx.symbolic_trace(model).code))
+    record(*train(torch.fx.symbolic_trace(model)))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_jit(record):
+    model = network()
+    x = torch.randn(5, 4, requires_grad=True)
+    for made in (torch.jit.trace(model, x), torch.jit.script(model)):
+        for _ in range(3):
+            made(x).sum().backward()
+    record(x.grad)
