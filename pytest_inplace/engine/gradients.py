@@ -129,6 +129,19 @@ class Judge:
         """Run the backward pass once on trial, from the values as they are."""
         self._gradients(call, call.leaves(), {})
 
+    def build(self, call: BackwardCall, substitutes: Substitutes) -> None:
+        """Run the backward pass once on trial with ``create_graph=True``; the graph is thrown away."""
+        with quiet():
+            roots = tuple(g if g is None else values.snapshot(g) for g in call.grad_outputs)
+        self._substituting(substitutes)
+        try:
+            self._engine(
+                tuple(call.outputs), roots, True, True, tuple(call.leaves()),
+                allow_unreachable=True, accumulate_grad=False,
+            )  # fmt: skip
+        finally:
+            self._substituting(None)
+
     def _gradients(
         self, call: BackwardCall, leaves: list[torch.Tensor], substitutes: Substitutes
     ) -> list[torch.Tensor | None]:

@@ -20,6 +20,7 @@ from pytest_inplace.engine.outside import Outside
 from pytest_inplace.engine.questions import Questions
 from pytest_inplace.engine.quiet import quiet
 from pytest_inplace.engine.saved import make_unpack
+from pytest_inplace.engine.trials import Trials
 from pytest_inplace.engine.turns import Turns
 from pytest_inplace.engine.watch import Watch, active_ledger
 from pytest_inplace.engine.watchpoints import Tracer
@@ -71,6 +72,7 @@ class Microscope(Questions):
         self._turns: Turns | None = None
         self._alone = True
         self._judgements = 0
+        self._trials = Trials(self)
         self.watched: list[Watched | Rebound | Settings] = []
         self.frozen_findings: list[Finding] = []
         self._busy: int | None = None
@@ -149,6 +151,7 @@ class Microscope(Questions):
 
     def _saved(self, record: Record) -> None:
         self._extensions.look(record.tensor)
+        self._trials.saved(record)
         if not self._wanted(record.ordinal) and record.where not in self._places:
             return
         if self.on_trial or self.ledger.closed:
@@ -316,10 +319,15 @@ class Microscope(Questions):
                 judge.run(call)
 
         self.outside.inputs.follow(call, run)
-        if not changed and not self.outside.pending():
+        if not changed and not self.outside.pending() and not self._trials.pending():
             return
         self._judgements += 1
-        self._judge(judge, call, changed)
+        self._judge(judge, call, changed, bool(args[2]))
+
+    def _judge(
+        self, judge: Judge, call: BackwardCall, changed: dict[int, tuple[Entry, Record]], creates_graph: bool
+    ) -> None:
+        self._trials.judge(judge, call, changed, creates_graph)
 
     def _substitute(self, substitutes: Substitutes | None) -> None:
         self._substitutes, self._trial_lane = substitutes, self.ledger.here.lane
@@ -335,35 +343,6 @@ class Microscope(Questions):
     @property
     def substitutes(self) -> Substitutes:
         return self._substitutes or {}
-
-    def _judge(self, judge: Judge, call: BackwardCall, changed: dict[int, tuple[Entry, Record]]) -> None:
-        right: Substitutes = {}
-        now: Substitutes = {}
-        groups: dict[Any, list[Any]] = {}
-        evidence: dict[Any, Evidence] = {ordinal: entry for ordinal, (entry, _) in changed.items()}
-        with quiet():
-            for ordinal, (entry, record) in changed.items():
-                right[ordinal] = entry.copy
-                same_layout = entry.copy.shape == record.tensor.shape
-                now[ordinal] = (
-                    values.in_layout_of(entry.copy, record.tensor) if same_layout else record.tensor
-                )
-                groups.setdefault(values.storage_key(record.tensor), []).append(ordinal)
-            self.outside.put_on_trial(call, right, now, groups, evidence)
-        try:
-            with self.ledger.as_if_not_run():
-                verdict = judge.judge(call, right, now, groups)
-        except Exception as error:
-            for each in evidence.values():
-                each.trouble = f"{type(error).__name__}: {error}".splitlines()[0]
-            return
-        for key, members in groups.items():
-            for member in members:
-                each = evidence[member]
-                each.judged, each.harmful = True, key in verdict.harmful
-                each.errors = verdict.errors if each.harmful else ()
-                each.leaves = verdict.leaves
-                each.relative_error = verdict.relative_error if each.harmful else None
 
     def reproduced(self, suspect: Suspect) -> Evidence | None:
         """What this run saw of a suspect, or ``None`` if it did not happen again."""

@@ -123,8 +123,10 @@ class Corrective(Microscope):
         self._right: Substitutes = {}
         self._sites: list[tuple[str, int]] = []
 
-    def _judge(self, judge: Judge, call: BackwardCall, changed: dict[int, tuple[Any, Record]]) -> None:
-        super()._judge(_Noting(self), call, changed)
+    def _judge(
+        self, judge: Judge, call: BackwardCall, changed: dict[int, tuple[Any, Record]], creates_graph: bool
+    ) -> None:
+        super()._judge(_Noting(self), call, changed, creates_graph=False)
         sites = [call_sites.resolve(entry.where) for entry, _ in changed.values()]
         self._sites = [(site.path, site.line) for site in sites if site is not None]
 

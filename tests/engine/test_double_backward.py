@@ -1,0 +1,70 @@
+"""A second backward pass over what a first one built of overwritten values, itself coming out right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pytest_inplace.engine.guard import examine
+from pytest_inplace.reports.findings import Finding
+
+Write = Callable[[torch.Tensor], object]
+
+
+def negate(h: torch.Tensor) -> None:
+    torch.from_numpy(h.detach().numpy()).neg_()
+
+
+def nothing(h: torch.Tensor) -> None:
+    pass
+
+
+def penalised(first: Write, second: Write = nothing) -> tuple[torch.Tensor, torch.Tensor]:
+    """cosh(h) / h has an even derivative, which comes out the same from -h; the next one does not."""
+    w = torch.tensor([0.5, 1.0, 1.5], requires_grad=True)
+    h = w * 2
+    y = h.cosh() / h  # saved
+    first(h)  # written
+    (g,) = torch.autograd.grad(y.sum(), w, create_graph=True)
+    second(h)
+    (g * g * w).sum().backward()
+    assert w.grad is not None
+    return g.detach(), w.grad
+
+
+def error(first: Write, second: Write = nothing) -> float:
+    right, computed = penalised(nothing)[1], penalised(first, second)[1]
+    return float((right - computed).abs().max())
+
+
+def findings(first: Write, second: Write = nothing) -> list[Finding]:
+    return examine(lambda: penalised(first, second)).findings
+
+
+def test_the_first_pass_comes_out_right_and_the_second_does_not() -> None:
+    torch.testing.assert_close(penalised(nothing)[0], penalised(negate)[0])
+    assert error(negate) > 0.1
+
+
+def test_the_write_is_found_with_the_whole_error() -> None:
+    (finding,) = findings(negate)
+    assert finding.code == "INP102"
+    assert finding.modified is not None
+    assert finding.modified.source is not None
+    assert "neg_" in finding.modified.source
+    assert finding.gradients[0].max_abs == pytest.approx(error(negate), rel=1e-4)
+
+
+def test_a_second_write_is_judged_from_what_was_there_before_the_first() -> None:
+    def add(h: torch.Tensor) -> None:
+        h.data.add_(0.25)
+
+    expected = pytest.approx(error(negate, add), rel=1e-4)
+    assert expected in [finding.gradients[0].max_abs for finding in findings(negate, add)]
+
+
+@pytest.mark.parametrize("write", [nothing, lambda h: h.data.copy_(h.detach().clone())])
+def test_nothing_is_found_where_nothing_changed(write: Write) -> None:
+    assert findings(write) == []
