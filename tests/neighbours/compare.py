@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ class Shown:
 
 def both(path: Path, folder: Path, *args: str) -> tuple[Shown, Shown]:
     """Run the tests of a file without and with the check, side by side."""
+    path = Path(shutil.copy(path, folder))  # out of the reach of this folder's conftest
     command = [sys.executable, "-m", "pytest", str(path), "-p", "tests.neighbours.recorder", "-q"]
     command += [
         "-o",
