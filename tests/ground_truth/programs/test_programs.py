@@ -22,7 +22,7 @@ from . import flagged
 from .compare import disagreements
 from .grammar import LATENT, MAIN, from_seed, generate
 from .labels import DISCARDED, OTHER_ERROR, RAISES, RIGHT, WRONG, describe, label
-from .model import Program, Statement
+from .model import HEADER, Program, Statement
 
 if TYPE_CHECKING:
     import random
@@ -98,11 +98,12 @@ def test_labels_need_no_plugin() -> None:
 
 
 def by_hand(*lines: str, group: str = MAIN) -> Program:
-    """A program whose lines that end in ``# write`` are its writes; the first one is line 9."""
+    """A program whose lines that end in ``# write`` are its writes; the first one is line ``FIRST``."""
     statements = [Statement(line.strip(), "# write" in line, indent=0) for line in lines]
     return Program("by hand", group, (Statement("grads = []"), *statements, Statement("return grads")))
 
 
+FIRST = len(HEADER) + 5  # two empty lines, ``def``, ``grads = []``
 BEFORE = ("w = torch.ones(3, requires_grad=True)", "h = w * 2.0", "y = (h * h).sum()")
 AFTER = ("y.backward()", "grads.append([w.grad.clone()])")
 
@@ -124,7 +125,9 @@ def test_labels_by_hand(write: str, kind: str, error: float) -> None:
     assert (found.kind, found.max_abs) == (kind, error), describe(found)
     if kind in (RAISES, WRONG):
         assert found.lines is not None
-        assert [set(found.lines.written), set(found.lines.saved)] == [{13}, {12}], describe(found)
+        assert [set(found.lines.written), set(found.lines.saved)] == [{FIRST + 3}, {FIRST + 2}], describe(
+            found
+        )
 
 
 def test_lines_leave_out_writes_that_do_no_harm() -> None:
@@ -138,4 +141,4 @@ def test_lines_leave_out_writes_that_do_no_harm() -> None:
     )
     assert found.kind == WRONG
     assert found.lines is not None
-    assert [set(found.lines.written), set(found.lines.saved)] == [{18}, {16}]
+    assert [set(found.lines.written), set(found.lines.saved)] == [{FIRST + 8}, {FIRST + 6}]
