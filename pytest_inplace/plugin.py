@@ -160,7 +160,8 @@ def _phase(item: pytest.Item, when: str) -> Generator[None, Any, Any]:
         try:
             check.running = True
             earlier = check.torn_down() if when == "teardown" else None
-            result = yield from _with_earlier(earlier)
+            with check.phase(when):
+                result = yield from _with_earlier(earlier)
         except _SKIPS:
             check.skipped()
             raise

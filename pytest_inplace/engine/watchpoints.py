@@ -54,6 +54,7 @@ class Tracer:
         self._returned = returned
         self._previous: Any = None
         self._previous_of_threads: Any = None
+        self._settrace = sys.settrace
         self._running = False
 
     def start(self, frame: FrameType | None = None) -> None:
@@ -62,7 +63,8 @@ class Tracer:
         self._running = True
         # Python 3.12 and later look at settrace() only whether any frame asks for instructions.
         sys._getframe().f_trace_opcodes = True
-        sys.settrace(self._called)
+        self._settrace, sys.settrace = sys.settrace, self._set_by_others
+        self._settrace(self._called)
         threading.settrace(self._called)
         while frame is not None:
             if not is_library(frame.f_code):
@@ -73,8 +75,14 @@ class Tracer:
         """Put back whatever traced before."""
         if self._running:
             self._running = False
+            sys.settrace = self._settrace
             sys.settrace(self._previous)
             threading.settrace(self._previous_of_threads)
+
+    def _set_by_others(self, function: Any) -> None:
+        """Whoever turns tracing off, as pytest-benchmark does to measure, would hide the writes from us."""
+        if function is not None:
+            self._settrace(function)
 
     def enter_thread(self) -> None:
         """Trace this thread, too. One that begins now does so by itself, one of a pool has begun before."""

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_inplace.reports.findings import Coverage, Finding, Site
 from pytest_inplace.reports.parity import ParityRecord
-from pytest_inplace.session import progress, replay_limit
+from pytest_inplace.session import companions, progress, replay_limit
 from pytest_inplace.session.options import Settings
 from pytest_inplace.session.parity import ItemParity
 
@@ -76,8 +76,9 @@ class ItemCheck:
         from pytest_inplace.engine.ledger import Ledger
         from pytest_inplace.engine.watch import Watch
         from pytest_inplace.session.process_state import ProcessState
+        from pytest_inplace.session.rerun import Began
 
-        self._before = ProcessState.capture()
+        self._before = Began(ProcessState.capture(), names=companions.globals_of_doctest(self.item))
         if "inplace" in getattr(self.item, "fixturenames", ()):
             # The fixture answers questions about values while the test runs, so they are kept.
             from pytest_inplace.engine.microscope import Microscope
@@ -149,13 +150,31 @@ class ItemCheck:
             self._has_begun = True
             yield
             return
-        from pytest_inplace.session.process_state import ProcessState
-
         ledger = self._ledger
         with contextlib.nullcontext() if ledger is None else ledger.beyond():
             yield
-        if not self._has_begun and self._before is not None:
-            self._before = ProcessState.capture()
+        if not self._has_begun:
+            self._begins()
+
+    def _begins(self) -> None:
+        from pytest_inplace.session.process_state import ProcessState
+
+        if self._before is not None:
+            self._before.state = ProcessState.capture()
+
+    def _calls(self) -> None:
+        from pytest_inplace.engine.rng import RandomStates
+
+        if self._before is not None:
+            self._before.call = RandomStates.capture()
+
+    def phase(self, when: str) -> contextlib.AbstractContextManager[None]:
+        """Around a phase: takes down what the test itself begins with, after the hooks of other plugins."""
+        if when == "setup":
+            return companions.called_first(self.item.session._setupstate, "setup", self._begins)
+        if when == "call":
+            return companions.called_first(self.item, "runtest", self._calls)
+        return contextlib.nullcontext()
 
     # -- conclusions --------------------------------------------------------------------------------
 
@@ -246,6 +265,11 @@ class ItemCheck:
         why = self._no_replay(when) or self._too_long()
         if why is None and not can_replay_now(self.item):
             why = "not replayed: what surrounds the test was already torn down"
+        if why is None:
+            self.tear_down_early()  # watched, as it would be in its own phase
+            if companions.timed_out(self.item):
+                why = "not replayed: its timeout has ended the test"
+                self.coverage.not_checked("a second run: the timeout had ended the test")
         if why is not None:
             children = [dataclasses.replace(f, note=why) for f in children]
             if self.lens is not None:

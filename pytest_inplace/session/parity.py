@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_inplace.reports.findings import Finding, Site
-    from pytest_inplace.session.process_state import ProcessState
+    from pytest_inplace.session.rerun import Began
 
 
 class ItemParity:
@@ -38,7 +38,7 @@ class ItemParity:
         if self.record is None:
             self.record = ParityRecord(self.device, "not compared", reason)
 
-    def compare(self, before: ProcessState) -> list[Finding]:
+    def compare(self, before: Began) -> list[Finding]:
         """Run the test again, on the device and as often as the comparison takes."""
         from pytest_inplace.parity.judging import Comparison
         from pytest_inplace.session.rerun import run_again

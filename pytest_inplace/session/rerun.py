@@ -22,7 +22,9 @@ from _pytest.tmpdir import tmppath_result_key
 from pytest_inplace.engine.deadline import Deadline
 from pytest_inplace.engine.ledger import Suspect
 from pytest_inplace.engine.replay import replay
+from pytest_inplace.engine.rng import RandomStates
 from pytest_inplace.reports.findings import Finding
+from pytest_inplace.session.companions import benchmarks_kept, no_timeout
 from pytest_inplace.session.process_state import ProcessState
 
 Result = TypeVar("Result")
@@ -30,6 +32,18 @@ Result = TypeVar("Result")
 _OF_THE_RUN = ("funcargs", "_request", "_excinfo", "_instance", "_obj", "_testcase")
 _LISTS = ("user_properties", "_report_sections")
 _REPORTING = ("pytest_runtest_logreport", "pytest_exception_interact")
+
+
+@dataclass
+class Began:
+    """What a test began with, in its first run."""
+
+    state: ProcessState
+    """Before the set-up of what is its own."""
+    call: RandomStates | None = None
+    """The random numbers right before its call, which a hook may have seeded."""
+    names: dict[str, Any] | None = None
+    """Those of a doctest."""
 
 
 @dataclass
@@ -67,7 +81,7 @@ def tear_down(item: pytest.Item) -> TornDown:
 
 def replay_item(
     item: pytest.Item,
-    before: ProcessState,
+    before: Began,
     suspects: Iterable[Suspect],
     children: Iterable[Finding] = (),
     deadline: Deadline | None = None,
@@ -80,7 +94,7 @@ def replay_item(
 
 def run_again(
     item: pytest.Item,
-    before: ProcessState,
+    before: Began,
     how: Callable[[Callable[[], Any]], Result],
     deadline: Deadline | None = None,
 ) -> Result:
@@ -99,9 +113,10 @@ def run_again(
     after = ProcessState.capture()
 
     def run() -> BaseException | None:
-        before.restore()
+        before.state.restore()
         with (
             _as_before_the_run(item),
+            benchmarks_kept(item),
             _output_aside(item),
             _output_discarded(),
             _log_aside(item),
@@ -114,17 +129,22 @@ def run_again(
             with _outcome_ignored() as outcome, deadline or contextlib.nullcontext():
                 if hasattr(item, "_initrequest"):
                     item._initrequest()
+                if before.names is not None:
+                    item.dtest.globs.update(before.names)  # type: ignore[attr-defined]
                 setup_state.setup(item)
+                if before.call is not None:
+                    before.call.restore()
                 item.runtest()
             with _outcome_ignored():
                 setup_state.teardown_exact(item.parent)  # type: ignore[arg-type]
             kept = getattr(item, "_excinfo", None)  # where pytest keeps the failure of a unittest method
         return outcome[0] if outcome else kept[-1].value if kept else None
 
-    try:
-        return how(run)
-    finally:
-        after.restore()
+    with no_timeout(item):
+        try:
+            return how(run)
+        finally:
+            after.restore()
 
 
 def can_replay_now(item: pytest.Item) -> bool:
