@@ -126,7 +126,7 @@ class Watched:
             return False
         if self.by_version and tensor._version != self.version:
             return True
-        return values.digest(tensor) != self.digest
+        return values.rewritten(tensor, self.digest)
 
     def info(self) -> TensorInfo | None:
         tensor = self.ref()

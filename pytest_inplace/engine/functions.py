@@ -9,6 +9,7 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from pytest_inplace.engine import values
 from pytest_inplace.engine.gradient_hooks import (
     ActiveLedger,
     ActiveLens,
@@ -108,7 +109,8 @@ def _after_forward(
     for i, (tensor, was) in enumerate(zip(inputs, before, strict=True)):
         now = state(tensor)
         # A tensor marked dirty comes back as the very object that went in.
-        if now[1] != was[1] and not any(output is tensor for output in outputs):
+        written = now[1] != was[1] and not values.freed(tensor)
+        if written and not any(output is tensor for output in outputs):
             key = ("call", call, i)
             suspect = suspect_of("input", key, tensor, where, was[0])
             suspect.op = f"{cls.__name__}Backward"

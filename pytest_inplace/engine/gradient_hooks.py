@@ -82,7 +82,7 @@ def observed(
     result = call(*grads) if lens is None else lens.outside.around_backward(key, given, call, grads)
     with ledger.guarding("gradients"):
         for gradient, was in zip(given, before, strict=True):
-            if state(gradient) != was:
+            if state(gradient) != was and not values.freed(gradient):
                 suspect = suspect_of("grad", key, gradient, None, was[0])
                 suspect.used = call_sites.capture(sys._getframe(2))
                 ledger.suspects.setdefault(key, suspect)

@@ -40,7 +40,7 @@ class HeldTensor:
         tensor = self.ref()
         if tensor is None or (self.digest is None and tensor._version == self.version):
             return None
-        return tensor if self.digest is None or values.digest(tensor) != self.digest else None
+        return tensor if values.rewritten(tensor, self.digest) or self.digest is None else None
 
 
 class Held:
@@ -105,7 +105,7 @@ class Held:
         found = []
         for name, tensor in unambiguous(self.reach()).items():
             held = were.get(name)
-            if held is not None and held.ref() is not tensor and values.digest(tensor) != held.digest:
+            if held is not None and held.ref() is not tensor and values.rewritten(tensor, held.digest):
                 found.append((held, tensor))
         return found
 
@@ -129,7 +129,7 @@ def contents(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None]:
     saved = []
     with quiet():
         for tensor, content in pairs:
-            if tensor.shape == content.shape:
+            if tensor.shape == content.shape and not values.freed(tensor) and not values.freed(content):
                 saved.append((tensor, values.snapshot(tensor)))
                 tensor.data.copy_(content)
     try:
@@ -137,4 +137,5 @@ def contents(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None]:
     finally:
         with quiet():
             for tensor, content in reversed(saved):
-                tensor.data.copy_(content)
+                if not values.freed(tensor):  # the code that ran may have given its memory back
+                    tensor.data.copy_(content)

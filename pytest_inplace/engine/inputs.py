@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_inplace.engine import values
 from pytest_inplace.engine.quiet import quiet
 
 if TYPE_CHECKING:
@@ -44,7 +45,12 @@ class WrittenInput:
     @classmethod
     def of(cls, before: torch.Tensor, tensor: torch.Tensor) -> WrittenInput:
         """Compare the input with what it was. Call it inside ``quiet()``."""
-        changed = (before != tensor) & ~((before != before) & (tensor != tensor))
+        import torch
+
+        if values.freed(before) or values.freed(tensor):
+            changed = torch.ones_like(tensor, dtype=torch.bool)
+        else:
+            changed = (before != tensor) & ~((before != before) & (tensor != tensor))
         targets = [(_edge(tensor), changed)]
         base = tensor._base
         if base is not None and base.requires_grad and base.grad_fn is not tensor.grad_fn:

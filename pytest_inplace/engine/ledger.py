@@ -352,7 +352,7 @@ def latent_suspect(record: Record) -> Suspect | None:
     with torch._C.DisableTorchFunction():
         tensor = record.tensor
         moved = tensor._version != record.ledger.accepted.get(record.ordinal, record.version)
-        changed = moved or (record.digest is not None and values.digest(tensor) != record.digest)
+        changed = moved or values.rewritten(tensor, record.digest)
         if not changed or torch._C._current_graph_task_id() != -1:
             # Freed by a backward pass that ran and did not need it.
             return None

@@ -241,6 +241,8 @@ class Microscope(Questions):
                         continue
                     version = tensor._version
                     digest = group.digest if group.digest is None else values.digest(tensor)
+                    if digest is None and values.freed(tensor):
+                        digest = group.digest
                     if version != group.version or digest != group.digest:
                         group.version, group.digest = version, digest
                         for entry in group.entries:
@@ -284,7 +286,7 @@ class Microscope(Questions):
         tensor = record.tensor
         entry.version_now = tensor._version
         with quiet():
-            same = values.same_values(entry.copy, tensor)
+            same = values.freed(tensor) or values.same_values(entry.copy, tensor)
             now = None if same else values.digest(tensor)
             if not same and (now is None or now != entry.compared or entry.values is None):
                 entry.values = values.difference(entry.copy, tensor)
@@ -292,7 +294,7 @@ class Microscope(Questions):
                 entry.values = ValueDiff(0, tensor.numel(), 0.0)
             entry.compared = now
         moved = tensor._version != record.version
-        entry.relaid = same and not moved and values.digest(tensor) != entry.digest
+        entry.relaid = same and not moved and values.rewritten(tensor, entry.digest)
         return not same or moved
 
     def _dropped(self, record: Record) -> None:

@@ -113,7 +113,7 @@ def _strided_digest(tensor: torch.Tensor) -> int | None:
     except (RuntimeError, NotImplementedError):  # functorch wrappers and the like have no memory
         return None
     if not enough or not address or not storage.data_ptr():
-        return None  # the storage was freed or shrunk, as sharded training does with parameters
+        return None  # see freed()
     if tensor.is_contiguous():
         return xxh3_64_intdigest(buffer_type(nbytes).from_address(address))
     buffer, _, offsets, mark = layout(tensor)
@@ -134,6 +134,27 @@ def digest_runs(buffer: Any, address: int, offsets: Sequence[int]) -> int:
     for offset in offsets:
         update(from_address(address + offset))
     return hasher.intdigest()
+
+
+def freed(tensor: torch.Tensor) -> bool:
+    """Whether the memory was given back while the tensor is kept, and reading it would crash.
+
+    Sharded training does that with parameters and reversible networks with activations, which they compute
+    again before they are used: not a write.
+    """
+    if unreadable(tensor) is not None or tensor.nbytes == 0:
+        return False
+    try:
+        storage = tensor.untyped_storage()
+        return storage.nbytes() < _needed(tensor) or not storage.data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def rewritten(tensor: torch.Tensor, was: int | None) -> bool:
+    """Whether the content is another than that of the digest ``was``; memory that was given back is not."""
+    now = digest(tensor)
+    return was is not None and now != was and not (now is None and freed(tensor))
 
 
 def _needed(tensor: torch.Tensor) -> int:
@@ -185,6 +206,10 @@ def snapshot(tensor: torch.Tensor) -> torch.Tensor:
     if unreadable(tensor) is not None:
         return tensor.detach().clone()
     detached = tensor.detach()
+    if freed(detached):
+        copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+        copy.untyped_storage().resize_(0)
+        return copy
     if detached.is_conj():  # lazy bits: copy the memory behind them, then set them again
         return snapshot(detached.conj()).conj()
     if detached.is_neg():
@@ -218,8 +243,10 @@ def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
     """
     import torch
 
-    if a.shape != b.shape or a.dtype != b.dtype:
+    if a.shape != b.shape or a.dtype != b.dtype or freed(a) != freed(b):
         return False
+    if freed(a):
+        return True
     if unreadable(a) is not None or unreadable(b) is not None:
         try:
             return bool(torch.equal(a, b))
@@ -277,6 +304,8 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
     import torch
 
     plain = tensor.detach()
+    if freed(plain):
+        raise RuntimeError("the memory of this tensor was given back")
     if plain.is_quantized:
         plain = plain.dequantize()
     return plain if plain.layout is torch.strided else plain.to_dense()
@@ -315,7 +344,7 @@ def gradient_error(
     if same_values(right, computed):
         return None
     shape = tuple(right.shape)
-    if right.shape != computed.shape:
+    if right.shape != computed.shape or freed(right) or freed(computed):
         return GradientError(name, shape, None, None)
     r, g = widened(right).flatten(), widened(computed).flatten()
     gap = (g - r).abs()
