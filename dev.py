@@ -98,7 +98,7 @@ def is_as_recorded(defect: dict[str, object], findings: list[dict[str, object]])
 
 
 def test(exhaustive: bool) -> int:
-    """Lint, types, documentation, the tests, the ground truth; tests on two processes."""
+    """Lint, types, documentation, the tests, and the ground truth on two processes."""
     if exhaustive:
         os.environ["PYTEST_INPLACE_EXHAUSTIVE"] = "1"
     truth = ROOT / "tests" / "ground_truth"
@@ -107,7 +107,7 @@ def test(exhaustive: bool) -> int:
         (PYTHON, "-m", "ruff", "format", "--check", "."),
         (PYTHON, "-m", "mypy"),
         (PYTHON, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", VENV / "site"),
-        (PYTHON, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "tests", f"--ignore={truth}"),
+        (PYTHON, "-m", "pytest", "-q", "tests", f"--ignore={truth}"),
         (PYTHON, "-m", "pytest", "-q", "-n", "2", truth),
     ]
     return next((code for step in steps if (code := run(*step))), 0)
