@@ -145,7 +145,7 @@ class Suggestions:
 
     def _apply(self, changes: list[Change]) -> list[str]:
         lines = []
-        for path in dict.fromkeys(change.path for change in changes):
+        for path in sorted({change.path for change in changes}):
             of_file = [change for change in changes if change.path == path]
             try:
                 if self._read(path) != of_file[0].before:
