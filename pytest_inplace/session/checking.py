@@ -299,9 +299,9 @@ class ItemCheck:
         from pytest_inplace.engine.deadline import Deadline
         from pytest_inplace.session.rerun import replay_item
 
-        limit = self.settings.replay_limit
-        deadline = None if limit is None else Deadline(limit)
-        cut = "" if limit is None else replay_limit.cut(limit)
+        took, limit = time.monotonic() - self._began, self.settings.replay_limit
+        deadline = Deadline(replay_limit.seconds(took, limit))
+        cut = replay_limit.cut(took, limit)
         self.tear_down_early()  # watched, as it would be in its own phase
         self._pause()
         progress.say(self.item, self._began)
@@ -309,7 +309,7 @@ class ItemCheck:
             return replay_item(self.item, self._before, suspects, children, deadline, cut)
         finally:
             self._resume()
-            if deadline is not None and deadline.passed:
+            if deadline.passed:
                 self.coverage.not_checked(cut)
 
     @property

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from pytest_inplace.reports.findings import Finding, Site
     from pytest_inplace.session.rerun import Began
 
+LONGEST = 600.0
+"""Seconds after which a run for the comparison is taken to hang."""
+
 
 class ItemParity:
     """Records a test from :meth:`start`, and compares it with runs on ``device``."""
@@ -40,6 +43,7 @@ class ItemParity:
 
     def compare(self, before: Began) -> list[Finding]:
         """Run the test again, on the device and as often as the comparison takes."""
+        from pytest_inplace.engine.deadline import Deadline
         from pytest_inplace.parity.judging import Comparison
         from pytest_inplace.session.rerun import run_again
 
@@ -51,7 +55,11 @@ class ItemParity:
                     error: BaseException | None = run()
                 return error
 
-            return run_again(self._item, before, inside)
+            deadline = Deadline(LONGEST)
+            error = run_again(self._item, before, inside, deadline)
+            if deadline.passed:
+                raise TimeoutError(f"a run for the comparison was broken off after {LONGEST:.0f} s")
+            return error
 
         asks = "inplace" in getattr(self._item, "fixturenames", ())
         comparison = Comparison(again, self._recorder, self.device, asks)

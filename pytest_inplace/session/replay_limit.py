@@ -7,6 +7,8 @@ import math
 import pytest
 
 KEY = "inplace_replay_limit"
+HANGS = 60.0, 30.0
+"""Seconds, and times what the first run took, beyond which a second run without a limit is broken off."""
 
 
 def add(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
@@ -16,13 +18,13 @@ def add(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
         metavar="SECONDS",
         default=None,
         help="break a second run off after so many seconds, and begin none where the first run took longer; "
-        "default: no limit (ini: inplace_replay_limit)",
+        "default: 60, or 30 times the first run if that is more (ini: inplace_replay_limit)",
     )
     parser.addini(KEY, "seconds for a second run (see --inplace-replay-limit)", default=None)
 
 
 def resolve(config: pytest.Config, ini_source: str) -> float | None:
-    """The limit for each test, or ``None`` for no limit.
+    """The limit for each test, or ``None`` for one that follows from its first run.
 
     Raises:
         pytest.UsageError: for what is no positive number of seconds.
@@ -48,6 +50,15 @@ def skipped(first_run: float, limit: float | None) -> str | None:
     return f"not replayed: the test took {first_run:.1f} s, more than --inplace-replay-limit={limit:g}"
 
 
-def cut(limit: float) -> str:
+def seconds(first_run: float, limit: float | None) -> float:
+    """After how long the second run of a test is broken off whose first run took so many seconds."""
+    least, times = HANGS
+    return limit if limit is not None else max(least, times * first_run)
+
+
+def cut(first_run: float, limit: float | None) -> str:
     """What a report says where the second run was broken off."""
-    return f"the second run was broken off after {limit:g} s by --inplace-replay-limit"
+    text = f"the second run was broken off after {seconds(first_run, limit):.3g} s"
+    if limit is not None:
+        return f"{text} by --inplace-replay-limit"
+    return f"{text}: the first took {first_run:.1f} s (see --inplace-replay-limit)"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_inplace.session import replay_limit
 from tests.integration.conftest import Check
 
 # The write comes first, then a loop of user code: slow only where each instruction of it is watched.
@@ -86,3 +87,77 @@ def test_a_wrong_limit_in_the_ini_file_names_it(pytester: pytest.Pytester) -> No
     result = pytester.runpytest_inprocess()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: inplace_replay_limit in {path}: 'soon' is no number *"])
+
+
+# The second run finds nothing left of what the first took, and waits for it.
+HANGS = """
+import queue, threading, time, torch
+READY = queue.Queue()
+READY.put(1)
+LOCK = threading.Lock()
+RUNS = []
+
+def test_it():
+    RUNS.append(1)
+    w = torch.ones(3, requires_grad=True)
+    h = w.exp()
+    h.data.mul_(2)
+    h.sum().backward()
+    {wait}
+
+def test_after():
+    import signal
+    assert len(RUNS) == 2 and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+"""
+
+
+@pytest.mark.parametrize("wait", ["READY.get()", "LOCK.acquire()", "len(RUNS) < 2 or time.sleep(9999)"])
+def test_a_second_run_that_waits_for_ever_is_broken_off(check: Check, wait: str) -> None:
+    run = check(HANGS.format(wait=wait), "--inplace-replay-limit=1")
+    run.outcomes(failed=1, passed=1)
+    finding = run.finding("test_it")
+    assert finding["code"] == "INP102"
+    assert finding["modified"]["line"] == 14
+    assert finding["gradients"]
+    run.result.stdout.fnmatch_lines(["not checked: the second run was broken off after 1 s by *"])
+
+
+def test_without_a_limit_a_second_run_is_broken_off_that_takes_far_longer(
+    check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay_limit, "HANGS", (0.5, 2.0))
+    run = check(HANGS.format(wait="READY.get()"))
+    run.outcomes(failed=1, passed=1)
+    run.result.stdout.fnmatch_lines(
+        ["not checked: the second run was broken off after * s: the first took *"]
+    )
+
+
+def test_the_limit_grows_with_the_first_run() -> None:
+    assert replay_limit.seconds(0.1, None) == 60
+    assert replay_limit.seconds(10, None) == 300
+    assert replay_limit.seconds(10, 5) == 5
+
+
+ALARM = """
+import signal, time, torch
+RANG = []
+
+def test_it():
+    signal.signal(signal.SIGALRM, lambda *_: RANG.append(1))
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    w = torch.ones(3, requires_grad=True)
+    h = w.exp()
+    h.data.mul_(2)
+    h.sum().backward()
+    time.sleep(0.3)
+
+def test_after():
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    assert len(RANG) == 2
+"""
+
+
+def test_an_alarm_of_the_user_is_left_alone(check: Check) -> None:
+    check(ALARM, "--inplace-replay-limit=5").outcomes(failed=1, passed=1)
