@@ -34,8 +34,8 @@ class Record(list[Any]):
     """
 
     __slots__ = ("__weakref__",)
-    TENSOR, VERSION, DIGEST, BUFFER, ADDRESS, STRIDE, RAW, OFFSETS, KIND, LEDGER, ORDINAL, CODE, LASTI = (
-        range(13)
+    TENSOR, VERSION, DIGEST, BUFFER, ADDRESS, STRIDE, RAW, OTHERS, KIND, LEDGER, ORDINAL, CODE, LASTI = range(
+        13
     )
 
     __eq__ = object.__eq__

@@ -63,7 +63,8 @@ def make_pack(ledger: Ledger, lane: Lane, walk: bool = True) -> Pack:
     arrays = values._buffers
     array_of = values.buffer_type
     strided_digest = values._strided_digest
-    layout = values.layout
+    layouts = values._layouts
+    layout_of = values.layout
     digest_runs = values.digest_runs
     is_library = call_sites.is_library
     getframe = sys._getframe
@@ -117,7 +118,7 @@ def make_pack(ledger: Ledger, lane: Lane, walk: bool = True) -> Pack:
                 outer = outer.f_back
             frame = outer or frame
             code = frame.f_code
-        address = array = stride = offsets = raw = None
+        address = array = stride = others = raw = None
         digest: int | None
         try:
             nbytes = tensor.nbytes if simple else 0
@@ -126,11 +127,15 @@ def make_pack(ledger: Ledger, lane: Lane, walk: bool = True) -> Pack:
                     array = arrays.get(nbytes) or array_of(nbytes)
                     digest = raw = xxh3_64_intdigest(array.from_address(address))
                 else:
-                    array, stride, offsets, mark = layout(tensor)
-                    if offsets is None:
+                    known = layouts.get((tensor.shape, tensor.stride(), nbytes)) or layout_of(tensor)
+                    array, stride, others, mark = known
+                    if others is None:
                         address, digest = None, slow_digest(tensor)
                     else:
-                        raw = digest_runs(array, address, offsets)
+                        if others:
+                            raw = digest_runs(array, address, others)
+                        else:
+                            raw = xxh3_64_intdigest(array.from_address(address))
                         digest = raw ^ mark
             else:
                 address, digest = None, slow_digest(tensor)
@@ -146,7 +151,7 @@ def make_pack(ledger: Ledger, lane: Lane, walk: bool = True) -> Pack:
         ledger.waiting += 1
         record = UnusedRecord(
             (
-                keep, version, digest, array, address, stride, raw, offsets, kind, ledger, ordinal,
+                keep, version, digest, array, address, stride, raw, others, kind, ledger, ordinal,
                 code, frame.f_lasti,
             )
         )  # fmt: skip
@@ -217,12 +222,14 @@ def make_unpack(active: Callable[[], Ledger | None]) -> Unpack:
             and tensor.data_ptr() == address
             and (record[8] != INPUT or not tensor.is_leaf)
         ):
-            stride = record[5]
-            if stride is None:
-                if tensor.is_contiguous() and xxh3_64_intdigest(record[3].from_address(address)) == record[6]:
+            stride, others = record[5], record[7]
+            if tensor.is_contiguous() if stride is None else tensor.stride() == stride:
+                if others:
+                    now = digest_runs(record[3], address, others)
+                else:
+                    now = xxh3_64_intdigest(record[3].from_address(address))
+                if now == record[6]:
                     return tensor
-            elif tensor.stride() == stride and digest_runs(record[3], address, record[7]) == record[6]:
-                return tensor
         with torch._C.DisableTorchFunction():
             return compare(record)
 

@@ -116,22 +116,22 @@ def _strided_digest(tensor: torch.Tensor) -> int | None:
         return None  # see freed()
     if tensor.is_contiguous():
         return xxh3_64_intdigest(buffer_type(nbytes).from_address(address))
-    buffer, _, offsets, mark = layout(tensor)
-    if offsets is None:
+    buffer, _, others, mark = layout(tensor)
+    if others is None:
         with quiet():
             copy = tensor.detach().contiguous()
         return xxh3_64_intdigest(buffer_type(nbytes).from_address(copy.data_ptr())) ^ mark
-    return digest_runs(buffer, address, offsets) ^ mark
+    return digest_runs(buffer, address, others) ^ mark
 
 
-def digest_runs(buffer: Any, address: int, offsets: Sequence[int]) -> int:
-    """The digest of runs of memory that begin at these offsets from an address and fill ``buffer`` each."""
+def digest_runs(buffer: Any, address: int, others: Sequence[int]) -> int:
+    """The digest of runs of memory as long as ``buffer``: one at an address, others at offsets from it."""
     from_address = buffer.from_address
-    if len(offsets) == 1:
+    if not others:
         return xxh3_64_intdigest(from_address(address))
-    hasher = xxh3_64()
+    hasher = xxh3_64(from_address(address))
     update = hasher.update
-    for offset in offsets:
+    for offset in others:
         update(from_address(address + offset))
     return hasher.intdigest()
 
@@ -164,8 +164,9 @@ def _needed(tensor: torch.Tensor) -> int:
 
 
 Layout = tuple[Any, tuple[int, ...], "tuple[int, ...] | None", int]
-"""The elements as runs in memory: the type of one run, the tensor's strides, where the runs begin, in bytes
-(``None``: so many that a copy is cheaper), and a number that tells this layout from others."""
+"""The elements as runs in memory: the type of one run, the tensor's strides, where the runs after the first
+begin, in bytes from that (``None``: so many that a copy is cheaper), and a number that tells this layout from
+others."""
 
 
 def layout(tensor: torch.Tensor) -> Layout:
@@ -193,7 +194,7 @@ def _layout(shape: tuple[int, ...], stride: tuple[int, ...], itemsize: int) -> L
     offsets = [0]
     for s, d in rest:
         offsets = [o + i * s * itemsize for o in offsets for i in range(d)]
-    return buffer_type(nbytes), stride, tuple(sorted(offsets)), mark
+    return buffer_type(nbytes), stride, tuple(sorted(offsets))[1:], mark
 
 
 def snapshot(tensor: torch.Tensor) -> torch.Tensor:
