@@ -6,9 +6,10 @@ as they were saved and from the values as they are now. Nothing is accumulated a
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -110,7 +111,7 @@ class Judge:
             leaves += [t for t in call.accumulating if all(t is not leaf for leaf in leaves)]
         expected = self._gradients(call, leaves, right)
         computed = self._gradients(call, leaves, now)
-        errors = self._errors(call, leaves, expected, computed, pictures=True)
+        errors = _errors(call, leaves, expected, computed)
         if not errors:
             return Judgement((), frozenset(), len(leaves))
         harmful: set[Any] = set()
@@ -119,7 +120,7 @@ class Judge:
         else:
             for key, ordinals in groups.items():
                 mixed = {**right, **{ordinal: now[ordinal] for ordinal in ordinals}}
-                if self._errors(call, leaves, expected, self._gradients(call, leaves, mixed)):
+                if _differ(expected, self._gradients(call, leaves, mixed)):
                     harmful.add(key)
         return Judgement(
             errors, frozenset(harmful or groups), len(leaves), _relative_error(expected, computed)
@@ -131,25 +132,16 @@ class Judge:
 
     def build(self, call: BackwardCall, substitutes: Substitutes) -> None:
         """Run the backward pass once on trial with ``create_graph=True``; the graph is thrown away."""
-        with quiet():
-            roots = tuple(g if g is None else values.snapshot(g) for g in call.grad_outputs)
-        self._substituting(substitutes)
-        try:
+        with self._on_trial(call, substitutes) as roots:
             self._engine(
                 tuple(call.outputs), roots, True, True, tuple(call.leaves()),
                 allow_unreachable=True, accumulate_grad=False,
             )  # fmt: skip
-        finally:
-            self._substituting(None)
 
     def _gradients(
         self, call: BackwardCall, leaves: list[torch.Tensor], substitutes: Substitutes
     ) -> list[torch.Tensor | None]:
-        # A backward written by the user may change the gradient it is given, so each trial has its own.
-        with quiet():
-            roots = tuple(g if g is None else values.snapshot(g) for g in call.grad_outputs)
-        self._substituting(substitutes)
-        try:
+        with self._on_trial(call, substitutes) as roots:
             if call.accumulating is not None:
                 return self._accumulated(call, leaves, roots)
             # torch.autograd.grad's own way: capture the gradients, keep the graph, accumulate nothing.
@@ -159,6 +151,17 @@ class Judge:
                     allow_unreachable=True, accumulate_grad=False,
                 )
             )  # fmt: skip
+
+    @contextlib.contextmanager
+    def _on_trial(
+        self, call: BackwardCall, substitutes: Substitutes
+    ) -> Iterator[tuple[torch.Tensor | None, ...]]:
+        """Put the substitutes in place. Yields gradients to begin with, which a backward may change."""
+        with quiet():
+            roots = tuple(g if g is None else values.snapshot(g) for g in call.grad_outputs)
+        self._substituting(substitutes)
+        try:
+            yield roots
         finally:
             self._substituting(None)
 
@@ -189,30 +192,40 @@ class Judge:
                     if leaf._version != version:
                         torch._C._autograd._unsafe_set_version_counter((leaf,), (version,))
 
-    def _errors(
-        self,
-        call: BackwardCall,
-        leaves: list[torch.Tensor],
-        right: list[torch.Tensor | None],
-        computed: list[torch.Tensor | None],
-        pictures: bool = False,
-    ) -> tuple[GradientError, ...]:
-        found = []
-        known: dict[int, str] | None = None
-        with quiet():
-            for i, (r, g) in enumerate(zip(right, computed, strict=True)):
-                if r is None or g is None or values.same_values(r, g):
-                    continue
-                if known is None:
-                    known = names.leaf_names(call.frame)
-                error = values.gradient_error(known.get(id(leaves[i]), f"leaf {i}"), r, g, pictures)
-                if error is not None and not _signed_zeros_only(r, g):
-                    found.append(error)
-        found.sort(key=lambda e: -(e.max_abs if e.max_abs is not None else float("inf")))
-        # What is shown of the worst would be much for hundreds of parameters.
-        return tuple(
-            e if i < PICTURES else dataclasses.replace(e, histogram=None) for i, e in enumerate(found)
+
+def _errors(
+    call: BackwardCall,
+    leaves: list[torch.Tensor],
+    right: list[torch.Tensor | None],
+    computed: list[torch.Tensor | None],
+) -> tuple[GradientError, ...]:
+    """The gradients that differ, the worst first."""
+    found = []
+    known: dict[int, str] | None = None
+    with quiet():
+        for i, (r, g) in enumerate(zip(right, computed, strict=True)):
+            if r is None or g is None or not _differs(r, g):
+                continue
+            if known is None:
+                known = names.leaf_names(call.frame)
+            error = values.gradient_error(known.get(id(leaves[i]), f"leaf {i}"), r, g, picture=True)
+            if error is not None:
+                found.append(error)
+    found.sort(key=lambda e: -(e.max_abs if e.max_abs is not None else float("inf")))
+    # What is shown of the worst would be much for hundreds of parameters.
+    return tuple(e if i < PICTURES else dataclasses.replace(e, histogram=None) for i, e in enumerate(found))
+
+
+def _differ(right: list[torch.Tensor | None], computed: list[torch.Tensor | None]) -> bool:
+    """Whether any gradient is another one, which is all that is asked about one of several writes."""
+    with quiet():
+        return any(
+            r is not None and g is not None and _differs(r, g) for r, g in zip(right, computed, strict=True)
         )
+
+
+def _differs(right: torch.Tensor, computed: torch.Tensor) -> bool:
+    return not values.same_values(right, computed) and not _signed_zeros_only(right, computed)
 
 
 def _relative_error(right: list[torch.Tensor | None], computed: list[torch.Tensor | None]) -> float | None:
@@ -232,5 +245,7 @@ def _relative_error(right: list[torch.Tensor | None], computed: list[torch.Tenso
 
 def _signed_zeros_only(right: torch.Tensor, computed: torch.Tensor) -> bool:
     """Whether the two differ in nothing but the sign of zeros or the payload of NaNs."""
+    if right.shape != computed.shape or values.freed(right) or values.freed(computed):
+        return False
     r, g = values.widened(right), values.widened(computed)
     return bool(((r == g) | ((r != r) & (g != g))).all())

@@ -35,15 +35,8 @@ def heat_map(gap: torch.Tensor, shape: tuple[int, ...]) -> HeatMap | None:
     )  # a folded vector's last row
     grid = flat.new_full((down * height, across * width), -2)
     grid[:rows, :columns] = flat.view(rows, columns)
-    cells = grid.view(down, height, across, width).amax(dim=(1, 3)).tolist()
-    greatest = max((c for row in cells for c in row if math.isfinite(c)), default=0.0)
-    return HeatMap(
-        row_dims,
-        rows,
-        columns,
-        (height, width),
-        tuple("".join(_level(c, greatest) for c in row) for row in cells),
-    )
+    cells = grid.view(down, height, across, width).amax(dim=(1, 3))
+    return HeatMap(row_dims, rows, columns, (height, width), _levels(cells))
 
 
 def _matrix(shape: tuple[int, ...]) -> tuple[int | None, int, int]:
@@ -56,16 +49,18 @@ def _matrix(shape: tuple[int, ...]) -> tuple[int | None, int, int]:
     return min(splits, key=lambda split: abs(math.log(split[1] / split[2])))
 
 
-def _level(gap: float, greatest: float) -> str:
-    if gap == -2:
-        return NO_ELEMENT
-    if gap == -1:
-        return UNCHANGED
-    if not math.isfinite(gap):
-        return NOT_FINITE
-    if not greatest:
-        return "1"  # signs of zeros
-    return str(max(1, math.ceil(9 * math.sqrt(gap / greatest))))
+def _levels(cells: torch.Tensor) -> tuple[str, ...]:
+    """Each row of the cells as a text, one character for a cell."""
+    import torch
+
+    finite = torch.where(cells.isfinite() & (cells > 0), cells, 0)
+    greatest = finite.max()
+    # Where the greatest is 0, only signs of zeros changed.
+    levels = (9 * (finite / greatest).sqrt()).ceil().nan_to_num(1).clamp(1, 9)
+    codes = levels.to(torch.uint8) + ord("0")
+    for gap, character in ((-2, NO_ELEMENT), (-1, UNCHANGED), (math.inf, NOT_FINITE)):
+        codes[cells == gap] = ord(character)
+    return tuple(bytes(row).decode("ascii") for row in codes.tolist())
 
 
 def histogram(right: torch.Tensor, computed: torch.Tensor) -> Histogram | None:
