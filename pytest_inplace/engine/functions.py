@@ -78,7 +78,7 @@ def patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[tuple[
         ledger = active_ledger()
         if ledger is None:
             return original_backward(self, *args)
-        lens, held = active_lens(), _held_by(self)
+        lens, held = active_lens(), held_by(self)
         written = self._forward_cls.backward
         code = getattr(getattr(written, "__wrapped__", written), "__code__", None)
         if held is not None and (lens is None or not lens.on_trial):
@@ -206,7 +206,8 @@ def _attribute_name(name: str) -> str:
     return f"ctx.{attribute}{rest}"
 
 
-def _held_by(ctx: Any) -> Held | None:
+def held_by(ctx: Any) -> Held | None:
+    """What a ctx of a Function that was applied while a program was watched keeps."""
     entry = _by_ctx.get(id(ctx))
     return entry[1] if entry is not None and entry[0]() is ctx else None
 

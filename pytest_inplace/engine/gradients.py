@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pytest_inplace.engine import names, values
+from pytest_inplace.engine.contexts import Contexts
+from pytest_inplace.engine.inputs import graph_below, roots
 from pytest_inplace.engine.quiet import quiet
 from pytest_inplace.reports.findings import GradientError
 
@@ -47,12 +50,23 @@ class BackwardCall:
     frame: FrameType | None
     accumulates: bool = False
     """Whether the gradients go into ``.grad``, as with ``backward()``, or are captured."""
-    accumulating: list[torch.Tensor] | None = None
-    """Set where a trial must go the way of ``.grad``: leaves that only the checkpoints in the graph know.
+    accumulating: bool = False
+    """Whether a trial must go the way of ``.grad``.
 
-    Reentrant checkpoints refuse to capture gradients. And a gradient that is written in place does no harm
-    to a leaf that has copied it into its ``.grad`` by then, while a captured one would show the write.
+    Reentrant checkpoints refuse to capture gradients, and what users write like these cannot do it. And a
+    gradient that is written in place does no harm to a leaf that has copied it into its ``.grad`` by then,
+    while a captured one would show the write.
     """
+
+    @functools.cached_property
+    def contexts(self) -> Contexts:
+        """Of the custom Functions in the graph."""
+        return Contexts(graph_below(roots(self.outputs)))
+
+    @functools.cached_property
+    def hidden_leaves(self) -> list[torch.Tensor]:
+        """The leaves that only the backward of a Function finds, which runs a backward pass of its own."""
+        return self.contexts.hidden_leaves(self.leaves())
 
     def leaves(self) -> list[torch.Tensor]:
         """Where gradients end: the given inputs, or every leaf below the outputs."""
@@ -107,8 +121,8 @@ class Judge:
             Exception: whatever the backward pass raises on trial.
         """
         leaves = call.leaves()
-        if call.accumulating is not None:
-            leaves += [t for t in call.accumulating if all(t is not leaf for leaf in leaves)]
+        if call.accumulating:
+            leaves += call.hidden_leaves
         expected = self._gradients(call, leaves, right)
         computed = self._gradients(call, leaves, now)
         errors = _errors(call, leaves, expected, computed)
@@ -132,22 +146,22 @@ class Judge:
 
     def build(self, call: BackwardCall, substitutes: Substitutes) -> None:
         """Run the backward pass once on trial with ``create_graph=True``; the graph is thrown away."""
-        with self._on_trial(call, substitutes) as roots:
+        with self._on_trial(call, substitutes) as begin:
             self._engine(
-                tuple(call.outputs), roots, True, True, tuple(call.leaves()),
+                tuple(call.outputs), begin, True, True, tuple(call.leaves()),
                 allow_unreachable=True, accumulate_grad=False,
             )  # fmt: skip
 
     def _gradients(
         self, call: BackwardCall, leaves: list[torch.Tensor], substitutes: Substitutes
     ) -> list[torch.Tensor | None]:
-        with self._on_trial(call, substitutes) as roots:
-            if call.accumulating is not None:
-                return self._accumulated(call, leaves, roots)
+        with self._on_trial(call, substitutes) as begin:
+            if call.accumulating:
+                return self._accumulated(call, leaves, begin)
             # torch.autograd.grad's own way: capture the gradients, keep the graph, accumulate nothing.
             return list(
                 self._engine(
-                    tuple(call.outputs), roots, True, False, tuple(leaves),
+                    tuple(call.outputs), begin, True, False, tuple(leaves),
                     allow_unreachable=True, accumulate_grad=False,
                 )
             )  # fmt: skip
@@ -158,15 +172,22 @@ class Judge:
     ) -> Iterator[tuple[torch.Tensor | None, ...]]:
         """Put the substitutes in place. Yields gradients to begin with, which a backward may change."""
         with quiet():
-            roots = tuple(g if g is None else values.snapshot(g) for g in call.grad_outputs)
+            begin = tuple(g if g is None else values.snapshot(g) for g in call.grad_outputs)
+        restore = call.contexts.remember()
+        hidden = [(leaf, leaf.grad) for leaf in call.hidden_leaves]
+        for leaf, _ in hidden:
+            leaf.grad = None
         self._substituting(substitutes)
         try:
-            yield roots
+            yield begin
         finally:
             self._substituting(None)
+            restore()
+            for leaf, gradient in hidden:
+                leaf.grad = gradient
 
     def _accumulated(
-        self, call: BackwardCall, leaves: list[torch.Tensor], roots: tuple[torch.Tensor | None, ...]
+        self, call: BackwardCall, leaves: list[torch.Tensor], begin: tuple[torch.Tensor | None, ...]
     ) -> list[torch.Tensor | None]:
         """The gradients by way of ``.grad``; that, and what hooks do to the leaves, is put back."""
         import torch
@@ -179,7 +200,7 @@ class Judge:
                 # Where there is a gradient, the new one is added to it, else it may be kept as it is.
                 leaf.grad = None if gradient is None else torch.zeros_like(gradient)
             self._engine(
-                tuple(call.outputs), roots, True, False, tuple(call.inputs),
+                tuple(call.outputs), begin, True, False, tuple(call.inputs),
                 allow_unreachable=True, accumulate_grad=True,
             )  # fmt: skip
             return [leaf.grad for leaf in leaves]

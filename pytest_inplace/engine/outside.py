@@ -281,15 +281,15 @@ class Outside:
     ) -> None:
         """Add what is kept outside autograd to a trial."""
         reentrant = any("CheckpointFunction" in node.name() for node in graph_below(roots(call.outputs)))
-        if reentrant:
-            call.accumulating = []
+        if reentrant or call.hidden_leaves:
+            call.accumulating = True
         for key, case in self._cases.items():
             if not self._on_trial_next(case):
                 continue
             if case.kind == "grad":
                 right[key] = _PRIVATE
-                if call.accumulates and call.accumulating is None:
-                    call.accumulating = []
+                if call.accumulates:
+                    call.accumulating = True
             elif case.region is not None:
                 right[key] = case.original
                 # Looked at before any trial, which runs the function again and so may write again.
@@ -306,11 +306,6 @@ class Outside:
                 if cause is not None:
                     self._blame(case, cause)
                     case.seen = True
-            if reentrant and case.kind == "recompute" and call.accumulating is not None:
-                held = [w.ref() for w in case.watched]
-                call.accumulating += [
-                    t for t in held if t is not None and values.is_leaf(t) and t.requires_grad
-                ]
             now[key] = None
             group = ("region", id(case.region)) if case.region is not None else key
             groups.setdefault(group, []).append(key)
