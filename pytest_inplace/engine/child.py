@@ -93,10 +93,11 @@ class Child:
 
     def _start(self) -> None:
         from pytest_inplace.engine.ledger import Ledger
-        from pytest_inplace.engine.microscope import Microscope
         from pytest_inplace.engine.watch import Watch
 
         if self._order.microscope:
+            from pytest_inplace.engine.microscope import Microscope
+
             self._lens = Microscope(None)
             self._ledger = self._lens.ledger
             self._lens.start()
@@ -107,11 +108,10 @@ class Child:
 
     def _report_after_each_task(self) -> None:
         """A worker of a pool is killed in the end, so it reports whenever it hands over a result."""
-        from multiprocessing import pool
-
+        pool: Any = sys.modules.get("multiprocessing.pool")
         process: Any = self._process
         arguments: tuple[Any, ...] = getattr(process, "_args", ())
-        if getattr(process, "_target", None) is pool.worker and len(arguments) > 1:  # type: ignore[attr-defined]
+        if pool is not None and getattr(process, "_target", None) is pool.worker and len(arguments) > 1:
             process._args = (arguments[0], _Reporting(arguments[1], self), *arguments[2:])
 
     def report(self) -> None:
@@ -143,18 +143,24 @@ class Child:
         (self._lens or self._watch).children.close()
 
     def _findings(self) -> list[Finding]:
-        from pytest_inplace.engine.replay import findings_of, unreplayed
-
         children = (self._lens or self._watch).children
         if self._lens is not None:
+            from pytest_inplace.engine.replay import findings_of
+
             own = [*findings_of(self._lens, self._suspects), *self._lens.frozen_findings]
         else:
-            own = unreplayed(self._suspects, "not replayed")
+            own = self._unreplayed("not replayed")
         return [*own, *children.collect()]
+
+    def _unreplayed(self, why: str) -> list[Finding]:
+        if not self._suspects:  # a process that only loads data imports nothing for this
+            return []
+        from pytest_inplace.engine.replay import unreplayed
+
+        return unreplayed(self._suspects, why)
 
     def _write(self, findings: Iterable[Finding], state: str) -> None:
         from pytest_inplace.engine.children import key_of
-        from pytest_inplace.engine.replay import unreplayed
         from pytest_inplace.reports.findings import Coverage, to_json
 
         coverage = Coverage()
@@ -169,7 +175,7 @@ class Child:
             "process": self._name(),
             "state": state,
             "coverage": vars(coverage),
-            "suspects": [*map(key_of, unreplayed(self._suspects, "")), *suspects],
+            "suspects": [*map(key_of, self._unreplayed("")), *suspects],
             "findings": [to_json(finding) for finding in findings],
         }
         temporary = self._order.path + ".tmp"

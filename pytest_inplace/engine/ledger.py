@@ -295,6 +295,8 @@ class Ledger:
         knows. Its young generations are small and are asked first.
         """
         found: list[UnusedRecord] = []
+        if not self.saves:
+            return found
         for generation in range(3):
             if len(found) >= self.waiting and len(self.lanes) == 2:  # threads may count at once
                 break

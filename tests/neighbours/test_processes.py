@@ -265,6 +265,39 @@ for (batch,) in loader:
     assert run.record()["coverage"]["not_checked"] == {}
 
 
+LEFT = """
+import gc, os, sys
+import torch
+from torch.utils.data import DataLoader
+
+def only_the_parent(*args, **kwargs):
+    raise AssertionError("the heap of a worker was looked through, which copies it")
+
+class Data:
+    def __len__(self):
+        return 4
+    def __getitem__(self, i):
+        gc.get_objects = only_the_parent
+        return torch.tensor(float(len(loaded())))
+
+def loaded():
+    return [name for name in sys.modules if name.startswith("pytest_inplace.")]
+
+def test_it():
+    before = len(loaded())
+    loader = DataLoader(Data(), num_workers=2, multiprocessing_context="fork")
+    assert [batch.item() for batch in loader] == [before] * 4
+"""
+
+
+def test_a_process_that_saves_nothing_costs_nearly_nothing(pytester: pytest.Pytester) -> None:
+    """It imports nothing for the check, and does not look for what it never saved."""
+    pytester.makepyfile(LEFT)
+    run = pytester.runpytest_subprocess("--inplace-check", "-p", "no:randomly")
+    run.assert_outcomes(passed=1)
+    assert "not checked" not in run.stdout.str()
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
