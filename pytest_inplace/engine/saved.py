@@ -303,8 +303,10 @@ def _origin(record: Record, node: Any) -> tuple[str, int]:
         found, looked_at = _looking_at(node, name)
         if all(each is not record for each in looked_at):
             continue
-        for variable in found if isinstance(found, list | tuple) else [found]:
-            if variable.grad_fn is not None and _same_memory(variable, record.tensor):
+        given = [v for v in (found if isinstance(found, list | tuple) else [found]) if v is not None]
+        # In the order in which our hook was asked: those without elements have no memory to tell them by.
+        for variable, of in zip(given, looked_at, strict=False):
+            if of is record and variable.grad_fn is not None:
                 # Of an input PyTorch always says that it is output 0.
                 return variable.grad_fn.name(), variable.output_nr if variable.grad_fn is node else 0
     return node.name(), 0

@@ -68,3 +68,37 @@ def test_a_second_write_is_judged_from_what_was_there_before_the_first() -> None
 @pytest.mark.parametrize("write", [nothing, lambda h: h.data.copy_(h.detach().clone())])
 def test_nothing_is_found_where_nothing_changed(write: Write) -> None:
     assert findings(write) == []
+
+
+Loss = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+
+def _saved_alone(h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return (h * 1).exp().prod(dim=-1).sum() + h.pow(2).sum(), h
+
+
+def _saved_in_a_list(h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    e = h.exp()
+    return torch.cat([h.sin(), e * e, h * e]).cos().sum(), e
+
+
+def _saved_by_two(h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    e = h.exp()
+    return e.clone().pow(2).sum() + torch.nn.functional.mse_loss(e, torch.ones_like(e)), e
+
+
+@pytest.mark.parametrize("loss", [_saved_alone, _saved_in_a_list, _saved_by_two])
+@pytest.mark.parametrize("rows", [0, 3])
+def test_the_error_names_the_operation_as_pytorch_does(loss: Loss, rows: int) -> None:
+    """Tensors without elements have no memory to tell one from another by."""
+
+    def program() -> None:
+        w = torch.ones(4, 4, requires_grad=True)
+        y, written = loss(torch.ones(rows, 4) @ w)
+        (g,) = torch.autograd.grad(y, w, create_graph=True)
+        written.detach().add_(0)
+        (g * g).sum().backward()
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation") as plain:
+        program()
+    assert str(examine(program).error) == str(plain.value)
