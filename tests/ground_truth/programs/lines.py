@@ -22,21 +22,52 @@ class _Stop(Exception):
 
 
 @dataclass
-class _Save:
-    """A saved tensor: itself, its content, and the lines that changed it."""
+class _Look:
+    """A tensor that is looked at after each line: what it held when it was saved, which lines changed it."""
 
-    line: int
     held: torch.Tensor
-    content: bytes
-    version: int
-    last: tuple[bytes, int]
+    saved: tuple[bytes, int] = field(init=False)
+    last: tuple[bytes, int] = field(init=False)
     lines: set[int] = field(default_factory=set)
     used: bool = False
+
+    def __post_init__(self) -> None:
+        self.saved = self.last = self.now()
+
+    def now(self) -> tuple[bytes, int]:
+        return _content(self.held), self.held._version
+
+    def look(self, line: int) -> None:
+        now = self.now()
+        if now != self.last:
+            self.lines.add(line)
+            self.last = now
+
+
+@dataclass
+class _Save:
+    """A saved tensor. Which of its two looks counts is known when a node uses it.
+
+    Autograd keeps an input itself, so that ``h.data = other`` changes what it will use, and of an output an
+    alias.
+    """
+
+    line: int
+    itself: _Look
+    alias: _Look
+    made_by: Any
+
+    def of(self, node: Any) -> _Look:
+        return self.alias if node is not None and self.made_by == node else self.itself
 
 
 def _content(tensor: torch.Tensor) -> bytes:
     data: bytes = tensor.detach().numpy().tobytes()
     return data
+
+
+def _same_elements(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return (a.data_ptr(), a.shape, a.stride()) == (b.data_ptr(), b.shape, b.stride())
 
 
 def _frame() -> FrameType:
@@ -53,29 +84,43 @@ class Watch:
     def __init__(self) -> None:
         self.saves: list[_Save] = []
         self.line = 0
+        self.running: Any = None
+        self.unpacked: list[_Look] = []  # by the node that runs
 
     def pack(self, tensor: torch.Tensor) -> _Save:
-        frame = _frame()
-        content, version = _content(tensor), tensor._version
-        save = _Save(frame.f_lineno, tensor, content, version, (content, version))
+        save = _Save(_frame().f_lineno, _Look(self.kept(tensor)), _Look(tensor.detach()), tensor.grad_fn)
         self.saves.append(save)
         return save
 
     def unpack(self, save: _Save) -> torch.Tensor:
-        now, version = _content(save.held), save.held._version
-        if (now, version) != (save.content, save.version):
-            save.used = True
-        if version != save.version:
+        node = torch._C._current_autograd_node()
+        look = save.of(node)
+        if look.now() != look.saved:
+            look.used = True
+        if look.now()[1] != look.saved[1]:
             raise _Stop
-        return save.held.detach()
+        if node != self.running:
+            self.running, self.unpacked = node, []
+        self.unpacked.append(look)
+        return look.held.detach()
+
+    def kept(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor that plain PyTorch would keep.
+
+        A node that is differentiated itself saves again what it has unpacked. That is a copy of our tensor,
+        because there are hooks; without them it is the tensor.
+        """
+        if self.running is not None and self.running == torch._C._current_autograd_node():
+            for look in self.unpacked:
+                if _same_elements(look.held, tensor):
+                    return look.held
+        return tensor
 
     def look(self) -> None:
         """Attribute what changed since the last look to the line that ran since."""
         for save in self.saves:
-            now = _content(save.held), save.held._version
-            if now != save.last:
-                save.lines.add(self.line)
-                save.last = now
+            save.itself.look(self.line)
+            save.alias.look(self.line)
 
     def trace(self, frame: FrameType, event: str, _: Any) -> Any:
         if frame.f_code.co_filename != _FILENAME:
@@ -99,9 +144,12 @@ def harmful_lines(source: str) -> Lines:
             pass
         finally:
             sys.settrace(before)
-    used = [save for save in watch.saves if save.used]
-    return Lines(
-        written=frozenset(line for save in used for line in save.lines),
-        saved=frozenset(save.line for save in used),
-        changed=any((save.content, save.version) != save.last for save in watch.saves),
+    used = [(save.line, look) for save in watch.saves for look in (save.itself, save.alias) if look.used]
+    found = Lines(
+        written=frozenset(line for _, look in used for line in look.lines),
+        saved=frozenset(line for line, _ in used),
+        changed=any(save.itself.saved != save.itself.last for save in watch.saves),
     )
+    watch.saves.clear()  # they hold nodes, which hold them
+    watch.unpacked.clear()
+    return found

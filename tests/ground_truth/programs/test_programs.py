@@ -142,3 +142,30 @@ def test_lines_leave_out_writes_that_do_no_harm() -> None:
     assert found.kind == WRONG
     assert found.lines is not None
     assert [set(found.lines.written), set(found.lines.saved)] == [{FIRST + 8}, {FIRST + 6}]
+
+
+def test_lines_see_what_a_second_backward_pass_saved_before_it_raised() -> None:
+    found = label(
+        by_hand(
+            "w = torch.tensor([0.5, 2.0], requires_grad=True)",
+            "v = torch.ones(2, requires_grad=True)",
+            "h = w * 2.0",
+            "(g,) = torch.autograd.grad((h.sin() * v).exp().sum(), w, create_graph=True)",
+            "h.data = torch.ones(2)  # write",
+            "with torch.no_grad(): v.mul_(2.0)  # write",
+            "(g * g).sum().backward()",
+            "grads.append([w.grad.clone()])",
+        )
+    )
+    assert found.kind == RAISES
+    assert found.lines is not None
+    assert set(found.lines.written) == {FIRST + 4, FIRST + 5}, describe(found)
+
+
+def test_lines_know_that_of_an_output_an_alias_is_kept() -> None:
+    swapped = ("h = w.exp()", "y = h.sum()", "h.data = torch.zeros(3)  # write", *AFTER)
+    found = label(by_hand(BEFORE[0], *swapped))
+    assert found.kind == RIGHT
+    used = label(by_hand(BEFORE[0], "h = w.exp()", "y = h.sum()", "h.data.zero_()  # write", *AFTER))
+    assert used.lines is not None
+    assert [set(used.lines.written), set(used.lines.saved)] == [{FIRST + 3}, {FIRST + 1}]
