@@ -9,7 +9,7 @@ import copy
 import functools
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_inplace.engine import values
@@ -89,6 +89,12 @@ def observed(
     return result
 
 
+def _unbound(hook: Any) -> Any:
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    return hook
+
+
 class WatchedHook:
     """A user's hook on gradients, observed while a test is watched. Copied or pickled it is theirs again."""
 
@@ -110,11 +116,29 @@ class WatchedHook:
 
     @property
     def _code(self) -> Any:
-        return getattr(self._hook, "__code__", self._hook)
+        """What a second run has again: of an object that can be called, the code of its class."""
+        hook = _unbound(self._hook)
+        call = getattr(type(hook), "__call__", None)  # noqa: B004 - its code, not whether there is one
+        return getattr(hook, "__code__", None) or getattr(call, "__code__", hook)
 
     def _observed(self, ledger: Ledger, lens: Any, args: tuple[Any, ...]) -> Any:
         __tracebackhide__ = True
         return observed(ledger, lens, self._code, args, self._hook, passed_on=lambda own: own[0])
+
+
+def _with_groups(
+    hook: Callable[..., Any], code: Any, ledger: Ledger, lens: Any, groups: Sequence[tuple[Any, ...]]
+) -> Any:
+    """Call a hook that takes tuples of gradients."""
+    __tracebackhide__ = True
+    ends = list(itertools.accumulate(len(group) for group in groups))
+
+    def call(*grads: Any) -> Any:
+        __tracebackhide__ = True
+        return hook(*(grads[start:end] for start, end in zip([0, *ends], ends, strict=False)))
+
+    grads = tuple(itertools.chain(*groups))
+    return observed(ledger, lens, code, grads, call, passed_on=lambda own: own[: ends[0]])
 
 
 class WatchedModuleHook(WatchedHook):
@@ -123,15 +147,15 @@ class WatchedModuleHook(WatchedHook):
     def _observed(self, ledger: Ledger, lens: Any, args: tuple[Any, ...]) -> Any:
         __tracebackhide__ = True
         module, *groups = args
-        ends = list(itertools.accumulate(len(group) for group in groups))
+        return _with_groups(functools.partial(self._hook, module), self._code, ledger, lens, groups)
 
-        def call(*grads: Any) -> Any:
-            __tracebackhide__ = True
-            parts = [grads[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-            return self._hook(module, *parts)
 
-        grads = tuple(itertools.chain(*groups))
-        return observed(ledger, lens, self._code, grads, call, passed_on=lambda own: own[: ends[0]])
+class WatchedNodeHook(WatchedHook):
+    """A hook on a node: it is given a tuple of gradients, or two, and may return the first anew."""
+
+    def _observed(self, ledger: Ledger, lens: Any, args: tuple[Any, ...]) -> Any:
+        __tracebackhide__ = True
+        return _with_groups(self._hook, self._code, ledger, lens, args)
 
 
 class WatchedAccumulation(WatchedHook):
@@ -175,6 +199,12 @@ class WatchedGroupHook(WatchedHook):
         return observed(ledger, lens, self._code, tuple(group[i] for i in others), call)
 
 
+def _is_the_users(hook: Any) -> bool:
+    """Not what torch, or we, registered: that calls what is the user's, which is watched already."""
+    module = getattr(_unbound(hook), "__module__", None) or ""
+    return module.partition(".")[0] not in ("torch", "pytest_inplace")
+
+
 def patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[tuple[Any, str, Any]]:
     """What to replace, by what: ``(owner, attribute, replacement)``."""
     import torch
@@ -196,8 +226,19 @@ def patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[tuple[
 
         return owner, name, register
 
+    # The hooks of all nodes are registered here, by C++: their own methods cannot be replaced.
+    nodes: Any = torch.autograd.function._HookMixin
+    on_node = nodes._register_hook
+
+    @functools.wraps(on_node)
+    def register_on_node(hooks: Any, hook: Any) -> Any:
+        if active_ledger() is not None and callable(hook) and _is_the_users(hook):
+            hook = WatchedNodeHook(hook, active_ledger, active_lens)
+        return on_node(hooks, hook)
+
     module, every = torch.nn.Module, torch.nn.modules.module
     return [
+        (nodes, "_register_hook", staticmethod(register_on_node)),
         watching(torch.Tensor, "register_hook", WatchedHook, 1),
         watching(torch.Tensor, "register_post_accumulate_grad_hook", WatchedAccumulation, 1),
         watching(torch.autograd.graph, "register_multi_grad_hook", WatchedGroupHook, 1),
