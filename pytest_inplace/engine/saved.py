@@ -43,6 +43,8 @@ def _same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
             and a.dtype == b.dtype
             and a.shape == b.shape
             and a.stride() == b.stride()
+            and a.is_conj() == b.is_conj()
+            and a.is_neg() == b.is_neg()
         )
     except RuntimeError:
         return False

@@ -102,3 +102,22 @@ def test_the_error_names_the_operation_as_pytorch_does(loss: Loss, rows: int) ->
     with pytest.raises(RuntimeError, match="modified by an inplace operation") as plain:
         program()
     assert str(examine(program).error) == str(plain.value)
+
+
+@pytest.mark.parametrize("leaf", [False, True])
+def test_a_lazy_conjugate_that_a_differentiated_node_saves_is_kept(leaf: bool) -> None:
+    """It is of the same memory as what the node has unpacked, but not the same values."""
+
+    def program() -> list[torch.Tensor | None]:
+        w = torch.tensor([1 + 2j, 2 - 1j, 3 + 1j], requires_grad=True)
+        v = torch.tensor([1 + 1j, 2 - 2j, 3 + 3j], requires_grad=True)
+        h = w if leaf else w * 2
+        (g,) = torch.autograd.grad((h * v * h).abs().square().sum(), w, create_graph=True)
+        (g.abs() ** 3).sum().backward()
+        return [w.grad, v.grad]
+
+    plain, examination = program(), examine(program)
+    assert examination.error is None
+    assert examination.findings == []
+    for right, computed in zip(plain, examination.result, strict=True):
+        assert torch.equal(right, computed)
