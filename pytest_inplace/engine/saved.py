@@ -67,6 +67,7 @@ def make_pack(ledger: Ledger, lane: Lane, walk: bool = True) -> Pack:
     strided_digest = values._strided_digest
     layouts = values._layouts
     layout_of = values.layout
+    lazy_types = values.lazy_types()
     digest_runs = values.digest_runs
     is_library = call_sites.is_library
     getframe = sys._getframe
@@ -123,7 +124,7 @@ def make_pack(ledger: Ledger, lane: Lane, walk: bool = True) -> Pack:
         address = array = stride = others = raw = None
         digest: int | None
         try:
-            nbytes = tensor.nbytes if simple else 0
+            nbytes = tensor.nbytes if simple and tensor.dtype not in lazy_types else 0
             if nbytes and tensor.is_cpu and (address := tensor.data_ptr()):
                 if tensor.is_contiguous():
                     array = arrays.get(nbytes) or array_of(nbytes)

@@ -158,4 +158,11 @@ class Trials:
 
 
 def _present(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    return values.in_layout_of(like, tensor) if like.shape == tensor.shape else tensor
+    """What a trial gives for the present values: in the layout of the saved ones, for the same kernels."""
+    if like.shape != tensor.shape:
+        return tensor
+    copy = values.snapshot(like)
+    expanded = any(s == 0 and d > 1 for s, d in zip(copy.stride(), copy.shape, strict=True))
+    if expanded or copy.stride() == tensor.stride() or values.unreadable(copy) is not None:
+        return values.snapshot(tensor)
+    return copy.copy_(tensor.detach())

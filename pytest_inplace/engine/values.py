@@ -114,14 +114,31 @@ def _strided_digest(tensor: torch.Tensor) -> int | None:
         return None
     if not enough or not address or not storage.data_ptr():
         return None  # see freed()
+    lazily = _lazily(tensor) if tensor.dtype in lazy_types() else 0
     if tensor.is_contiguous():
-        return xxh3_64_intdigest(buffer_type(nbytes).from_address(address))
+        return xxh3_64_intdigest(buffer_type(nbytes).from_address(address)) ^ lazily
     buffer, _, others, mark = layout(tensor)
     if others is None:
         with quiet():
             copy = tensor.detach().contiguous()
-        return xxh3_64_intdigest(buffer_type(nbytes).from_address(copy.data_ptr())) ^ mark
-    return digest_runs(buffer, address, others) ^ mark
+        return xxh3_64_intdigest(buffer_type(nbytes).from_address(copy.data_ptr())) ^ mark ^ lazily
+    return digest_runs(buffer, address, others) ^ mark ^ lazily
+
+
+@functools.cache
+def lazy_types() -> frozenset[torch.dtype]:
+    """The types whose elements may be meant conjugated: that is noted on the tensor, not in its memory.
+
+    Those of real numbers may be meant negated only as part of such a one, and are not asked.
+    """
+    import torch
+
+    return frozenset({torch.complex32, torch.complex64, torch.complex128})
+
+
+def _lazily(tensor: torch.Tensor) -> int:
+    """A number that tells a tensor that is conjugated or negated lazily from one with the same bytes."""
+    return (0x9E3779B97F4A7C15 if tensor.is_conj() else 0) ^ (0x5851F42D4C957F2D if tensor.is_neg() else 0)
 
 
 def digest_runs(buffer: Any, address: int, others: Sequence[int]) -> int:
@@ -366,15 +383,6 @@ def gradient_error(
     )
 
 
-def in_layout_of(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of ``tensor`` in the memory layout of ``like``: the same kernels run on both."""
-    copy = snapshot(like)
-    expanded = any(s == 0 and d > 1 for s, d in zip(copy.stride(), copy.shape, strict=True))
-    if expanded or copy.stride() == tensor.stride() or unreadable(copy) is not None:
-        return snapshot(tensor)
-    return copy.copy_(tensor.detach())
-
-
 def storage_key(tensor: torch.Tensor) -> int:
     """What tensors have in common that share memory."""
     try:
@@ -386,6 +394,7 @@ def storage_key(tensor: torch.Tensor) -> int:
 def elements_key(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What tensors have in common that are the same elements of memory."""
     try:
-        return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        bits = tensor.is_conj(), tensor.is_neg()
+        return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, bits)
     except (RuntimeError, NotImplementedError):
         return (id(tensor),)
