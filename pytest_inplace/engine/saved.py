@@ -170,7 +170,14 @@ def make_pack(ledger: Ledger, lane: Lane, walk: bool = True) -> Pack:
         number = _number(running)
         for of, ref in resaved:
             record = ref()
-            if of == number and record is not None and _same_memory(record.tensor, tensor):
+            # A view that the node took of what it unpacked has a history of its own.
+            if (
+                of == number
+                and record is not None
+                and _same_memory(record.tensor, tensor)
+                and not tensor._is_view()
+                and tensor.grad_fn is values.node_of(record.tensor)
+            ):
                 return record
         return None
 
@@ -360,7 +367,8 @@ def written_by_its_own_operation(record: Record) -> bool:
         return record.kind == LEAF  # the noise is saved before the operation itself fills it
     if "BatchNorm" not in node.name() or record.tensor.dim() != 1:
         return False
-    if not getattr(node, "_saved_training", getattr(node, "_saved_train", False)):
+    # Some take no flag, since they are for training only.
+    if not getattr(node, "_saved_training", getattr(node, "_saved_train", "WithUpdate" in node.name())):
         return False
     # Which of the node's saved tensors is this one? Reading its attribute runs our own hook.
     names = ("_saved_running_mean", "_saved_running_var")
