@@ -167,3 +167,46 @@ def test_the_tensor_dies_that_raw_hooks_did_not_keep() -> None:
         return gone() is None
 
     assert program() is examine(program).result
+
+
+TAKEN_AS_A_WHOLE: dict[str, Callable[[list[torch.Tensor]], torch.Tensor]] = {
+    "foreach": lambda xs: torch._foreach_mul(xs, [x.exp() + 1 for x in xs])[0],
+    "list": torch.linalg.multi_dot,
+    "tuple": lambda xs: torch.linalg.multi_dot(tuple(xs)),
+    "arguments": lambda xs: torch.addcmul(xs[2], *xs[:2]),
+}
+
+
+@pytest.mark.parametrize("operation", TAKEN_AS_A_WHOLE)
+@pytest.mark.parametrize("factor", [1.0, 3.0])
+def test_other_memory_for_an_element_of_a_list(operation: str, factor: float) -> None:
+    """No variable refers to it while it is saved, but the list does after that."""
+
+    def program(factor: float) -> torch.Tensor:
+        w = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+        xs = [w * 1, w * 2, w.sin()]
+        y = TAKEN_AS_A_WHOLE[operation](xs)
+        xs[0].data = xs[0].detach() * factor
+        y.sum().backward()
+        assert w.grad is not None
+        return w.grad
+
+    right, computed = program(1.0), program(factor)
+    examination = examine(lambda: program(factor))
+    assert torch.equal(examination.result, computed)
+    found = [(f.code, f.gradients[0].max_abs) for f in examination.findings]
+    assert found == ([("INP102", float((right - computed).abs().max()))] if factor != 1.0 else [])
+
+
+@pytest.mark.parametrize("operation", TAKEN_AS_A_WHOLE)
+def test_an_element_of_a_list_that_is_detached_in_place(operation: str) -> None:
+    def program() -> None:
+        w = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+        xs = [w * 1, w * 2, w.sin()]
+        y = TAKEN_AS_A_WHOLE[operation](xs)
+        xs[0].detach_()
+        y.sum().backward()
+
+    with pytest.raises(RuntimeError, match="detached in-place") as plain:
+        program()
+    assert str(examine(program).error) == str(plain.value)
