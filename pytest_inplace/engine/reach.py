@@ -87,7 +87,7 @@ class _Walk:
         self._seen.add(id(value))
         if isinstance(value, torch.Tensor):
             if type(value) in values.plain_types():
-                yield name, value
+                yield name, _unwrapped(value)
         elif type(value) not in _CONTAINERS and isinstance(value, torch.nn.Module):
             yield from self._module(value, name)
         elif _is_memory(value):
@@ -150,6 +150,16 @@ class _Walk:
                         if isinstance(v, _PLAIN) and k[0] != "_"
                     }
                 )
+
+
+def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor inside what ``torch.vmap`` and the like wrap it in, which has no memory of its own."""
+    import torch
+
+    functorch: Any = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def type_of(value: Any) -> Any:

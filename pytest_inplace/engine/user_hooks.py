@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ class Parked:
 
     __slots__ = (
         "__weakref__", "_early", "address", "digest", "dtype", "held", "ledger",
-        "ordinal", "packed", "recomputed", "shape", "used", "version", "where",
+        "ordinal", "packed", "recomputed", "region", "shape", "used", "version", "where",
     )  # fmt: skip
 
     def __init__(
@@ -37,6 +38,8 @@ class Parked:
         self.digest = digest
         self.ledger = ledger
         self.recomputed = recomputed
+        self.region: weakref.WeakSet[Parked] | None = None
+        """All of its recomputation, where that has contexts of the user's, which may let it run once only."""
         self.where = call_sites.capture(sys._getframe(2))
         self.shape = tuple(tensor.shape)
         self.dtype = tensor.dtype
@@ -55,10 +58,11 @@ class Parked:
         Hooks that keep out of our sight may give a thing away only once, so the real backward pass gets it
         from here.
         """
-        if self.recomputed or self.held is not None:
+        if (self.recomputed and self.region is None) or self.held is not None:
             return unpack(self.packed)
-        if not self._early:
-            self._early.append(unpack(self.packed))
+        for each in (self, *(self.region or ())):
+            if not each._early:
+                each._early.append(unpack(each.packed))
         return self._early[0]
 
     def unpack(self, unpack: Callable[[Any], torch.Tensor]) -> torch.Tensor:
@@ -128,10 +132,14 @@ def patches(
         if ledger is None or name == "_recomputation_hook" or torch.compiler.is_compiling():
             return original(self)
         lens = active_lens()
+        region: weakref.WeakSet[Parked] | None = None
         if name == "_checkpoint_hook" and lens is not None:
-            lens.outside.checkpoint_begins(_checkpointed(sys._getframe(1)))
+            given = _checkpointed(sys._getframe(1))
+            if getattr(given.pop("context_fn", None), "__name__", "") != "noop_context_fn":
+                region = weakref.WeakSet()
+            lens.outside.checkpoint_begins(given)
         pack, unpack = _accompanying(
-            self.pack_hook, self.unpack_hook, name == "_checkpoint_hook", active_ledger, active_lens
+            self.pack_hook, self.unpack_hook, name == "_checkpoint_hook", region, active_ledger, active_lens
         )
         torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
         return None
@@ -165,13 +173,14 @@ def _checkpointed(frame: Any) -> dict[str, Any]:
         frame = frame.f_back
     if frame is None:
         return {}
-    wanted = ("fn", "args", "kwargs", "preserve_rng_state")
+    wanted = ("fn", "args", "kwargs", "preserve_rng_state", "context_fn")
     return {name: frame.f_locals[name] for name in wanted if name in frame.f_locals}
 
 
 def _accompanying(
-    user_pack: Any, user_unpack: Any, recomputed: bool, active_ledger: Any, active_lens: Any
-) -> tuple[Any, Any]:
+    user_pack: Any, user_unpack: Any, recomputed: bool, region: weakref.WeakSet[Parked] | None,
+    active_ledger: Any, active_lens: Any,
+) -> tuple[Any, Any]:  # fmt: skip
     """The user's pair of hooks with our checks beside them."""
     import torch
 
@@ -187,6 +196,9 @@ def _accompanying(
         with ledger.guarding("a tensor saved under other hooks"), torch._C.DisableTorchFunction():
             parked = Parked(packed, tensor, digest, ledger, recomputed)
             lens = active_lens()
+            if region is not None:
+                parked.region = region
+                region.add(parked)
             if lens is not None:
                 lens.outside.parked(parked, tensor)
             return parked

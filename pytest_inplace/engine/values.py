@@ -277,13 +277,13 @@ def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def difference(before: torch.Tensor, after: torch.Tensor) -> ValueDiff:
-    """How ``after`` differs from ``before``, both of the same shape (any dtype), element by element.
+    """How ``after`` differs from ``before``, both of the same shape and dtype, element by element.
 
-    Of tensors that have no elements to look at all count. Call it inside
+    Of others, and of tensors that have no elements to look at, all count. Call it inside
     :func:`~pytest_inplace.engine.quiet.quiet`.
     """
     total = before.numel()
-    if before.shape == after.shape:
+    if before.shape == after.shape and before.dtype == after.dtype:
         with contextlib.suppress(RuntimeError, NotImplementedError):
             return _difference(before, after, total)
     return ValueDiff(max(total, after.numel()), total, None)

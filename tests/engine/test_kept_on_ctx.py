@@ -293,3 +293,39 @@ def before_an_error_that_is_expected() -> None:
 @pytest.mark.parametrize("program", [a_leaf, after_its_backward, before_an_error_that_is_expected])
 def test_written_as_is_normal(program: Callable[[], None]) -> None:
     assert found(program) == []
+
+
+class Batched(torch.autograd.Function):
+    """Under vmap its ctx keeps a wrapper that has neither the memory nor the version of what is inside."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        return x.sin() * factor
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        x, ctx.factor = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad * ctx.saved_tensors[0].cos() * ctx.factor, None
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_what_a_ctx_keeps_under_vmap(write: bool) -> None:
+    def program() -> torch.Tensor:
+        w = torch.arange(6.0).view(2, 3).requires_grad_()
+        factor = torch.tensor([2.0, 3.0])
+        y = torch.vmap(Batched.apply)(w * 1, factor)
+        if write:
+            factor.mul_(3)
+        y.sum().backward()
+        assert w.grad is not None
+        return w.grad
+
+    plain, examination = program(), examine(program)
+    assert torch.equal(examination.result, plain)
+    assert [(f.code, f.state) for f in examination.findings] == [("INP201", "confirmed")] * write

@@ -229,3 +229,26 @@ def test_the_line_that_wrote_a_sparse_tensor(part: str) -> None:
     assert finding.modified.source is not None
     assert finding.modified.source.endswith("# written")
     assert finding.gradients
+
+
+def test_a_module_of_another_type_before_backward() -> None:
+    """PyTorch has its own words for it; the numbers are the same, and the line is named all the same."""
+
+    def program() -> None:
+        layer = torch.nn.Conv1d(1, 1, 2)
+        x = torch.ones(1, 1, 4, requires_grad=True)
+        y = layer(x).square().sum()
+        layer.double()
+        y.backward()
+
+    with pytest.raises(RuntimeError, match="expected scalar type") as plain:
+        program()
+    examination = examine(program)
+    assert str(examination.error) == str(plain.value)
+    (finding,) = examination.findings
+    assert finding.code == "INP103"
+    assert finding.modified is not None
+    assert finding.modified.source is not None
+    assert "layer.double()" in finding.modified.source
+    assert finding.note is not None
+    assert "could not be compared" in finding.note

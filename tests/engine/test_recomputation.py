@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from pytest_inplace.engine.guard import examine
 from pytest_inplace.reports.findings import Finding
@@ -159,3 +160,31 @@ def test_random_numbers_that_nobody_preserves() -> None:
     assert finding.code == "INP204"
     assert finding.note is not None
     assert "global state" in finding.note
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_a_selective_checkpoint_may_be_run_again_once_only(write: bool) -> None:
+    def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        is_product = op == torch.ops.aten.mm.default
+        return CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
+
+    contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+
+    def program() -> torch.Tensor:
+        w, factor = torch.ones(3, 3, requires_grad=True), torch.full((3, 3), 2.0)
+        y = checkpoint(lambda x: (x @ factor).sin(), w * 1, use_reentrant=False, context_fn=contexts)
+        if write:
+            factor.data.mul_(2)  # changed
+        y.sum().backward()
+        assert w.grad is not None
+        return w.grad
+
+    plain, examination = program(), examine(program)
+    assert torch.equal(examination.result, plain)
+    assert [f.code for f in examination.findings] == ["INP204"] * write
+    for finding in examination.findings:
+        assert finding.note is None
+        assert finding.relative_error == pytest.approx(1.0)
+        assert finding.modified is not None
+        assert finding.modified.source is not None
+        assert finding.modified.source.endswith("# changed")
