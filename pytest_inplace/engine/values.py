@@ -79,7 +79,7 @@ def is_leaf(tensor: torch.Tensor) -> bool:
     answers with an error then.
     """
     base = tensor._base
-    return (base is None or base.grad_fn is None) and tensor.grad_fn is None
+    return (base is None or base.grad_fn is None) and node_of(tensor) is None
 
 
 def node_of(tensor: torch.Tensor) -> Any:

@@ -523,6 +523,21 @@ def test_a_view_made_without_gradients_of_what_is_written() -> None:
     assert (finding.code, finding.state) == ("INP101", "latent")
 
 
+@pytest.mark.parametrize("used", [False, True])
+def test_hooks_that_keep_a_view_of_a_leaf_that_is_written(used: bool) -> None:
+    """Made without gradients, as hooks are called, it must not be asked for its node after that."""
+
+    def program() -> None:
+        w = leaf()
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: [t.view_as(t)], lambda kept: kept[0]):
+            y = w.view(3).sin() if used else torch.nn.functional.max_pool1d(w[None], 2)
+        with torch.no_grad():
+            w[::2].mul_(0.5)
+        y.sum().backward()
+
+    assert codes(program) == ["INP205"] * used
+
+
 class Store(torch.autograd.graph.saved_tensors_hooks):
     """Keeps what is saved under a number, and gives it away once."""
 
