@@ -314,9 +314,14 @@ def _origin(record: Record, node: Any) -> tuple[str, int]:
         if all(each is not record for each in looked_at):
             continue
         given = [v for v in (found if isinstance(found, list | tuple) else [found]) if v is not None]
-        # In the order in which our hook was asked: those without elements have no memory to tell them by.
-        for variable, of in zip(given, looked_at, strict=False):
-            if of is record and variable.grad_fn is not None:
+        if record.tensor.nbytes:
+            same = [v for v in given if _same_memory(v, record.tensor)]
+        else:
+            # They have no memory to tell them by, but our hook was asked for each of them, in this order.
+            empty = [v for v in given if not v.nbytes], [r for r in looked_at if not r.tensor.nbytes]
+            same = [v for v, of in zip(*empty, strict=False) if of is record]
+        for variable in same:
+            if variable.grad_fn is not None:
                 # Of an input PyTorch always says that it is output 0.
                 return variable.grad_fn.name(), variable.output_nr if variable.grad_fn is node else 0
     return node.name(), 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -87,13 +88,36 @@ def _saved_by_two(h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return e.clone().pow(2).sum() + torch.nn.functional.mse_loss(e, torch.ones_like(e)), e
 
 
+class Product(torch.autograd.Function):
+    """Its tensors are told apart though most of them have not changed."""
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        out = torch.sigmoid(a * b)
+        ctx.save_for_backward(a, b, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a, b, out = ctx.saved_tensors
+        inner = grad * out * (1 - out)
+        return inner * b, inner * a
+
+
+def _saved_by_a_function(h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    out = Product.apply(h.sin(), h * 2)
+    return out.sum(), out
+
+
 def _saved_as_a_view(h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The derivative of a determinant solves with the transpose, which may have the same layout."""
     a = h[:1, :1] + 1
     return torch.logdet(a) ** 2 + h.sum(), a
 
 
-@pytest.mark.parametrize("loss", [_saved_alone, _saved_in_a_list, _saved_by_two, _saved_as_a_view])
+@pytest.mark.parametrize(
+    "loss", [_saved_alone, _saved_in_a_list, _saved_by_two, _saved_by_a_function, _saved_as_a_view]
+)
 @pytest.mark.parametrize("rows", [0, 3])
 def test_the_error_names_the_operation_as_pytorch_does(loss: Loss, rows: int) -> None:
     """Tensors without elements have no memory to tell one from another by."""
