@@ -32,7 +32,8 @@ def install(
         _users += 1
         if _users == 1:
             for owner, name, replacement in patches():
-                _patched.append((owner, name, owner.__dict__[name]))
+                own = owner.__dict__
+                _patched.append((owner, name, own[name] if name in own else getattr(owner, name)))
                 setattr(owner, name, replacement)
             _patch_disabling(is_ours)
 

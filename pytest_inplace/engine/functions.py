@@ -9,7 +9,7 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from pytest_inplace.engine import values
+from pytest_inplace.engine import releases, values
 from pytest_inplace.engine.gradient_hooks import (
     ActiveLedger,
     ActiveLens,
@@ -23,7 +23,6 @@ from pytest_inplace.engine.held import Held
 from pytest_inplace.engine.ledger import Ledger
 from pytest_inplace.engine.reach import Named, reads_something, tensors_in
 from pytest_inplace.engine.recompute import Rerun
-from pytest_inplace.engine.releases import function_apply
 from pytest_inplace.reports import call_sites
 
 if TYPE_CHECKING:
@@ -36,9 +35,9 @@ _by_ctx: dict[int, tuple[weakref.ref[Any], Held]] = {}
 def patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[tuple[Any, str, Any]]:
     """What to replace, by what: ``(owner, attribute, replacement)``."""
     import torch
-    from torch.autograd.function import BackwardCFunction, Function
+    from torch.autograd.function import BackwardCFunction
 
-    original_apply = function_apply()
+    original_apply = releases.original_apply()
     original_backward = BackwardCFunction.__dict__["apply"]
 
     @functools.wraps(original_apply)
@@ -88,7 +87,7 @@ def patches(active_ledger: ActiveLedger, active_lens: ActiveLens) -> list[tuple[
         return observed(ledger, lens, code, args, functools.partial(original_backward, self), held)
 
     return [
-        (Function, "apply", classmethod(apply)),
+        releases.in_place_of_apply(apply),
         (BackwardCFunction, "apply", backward),
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 
@@ -18,11 +18,56 @@ def function_apply() -> Callable[..., Any]:
     return _apply_in_c if written_in_python is None else written_in_python
 
 
+@functools.cache
 def apply_code() -> CodeType:
     """The code of the Python frame in which a custom Function's tensors are saved; its class is ``cls``."""
-    apply: Any = function_apply()
-    code: CodeType = getattr(apply, "__wrapped__", apply).__code__
+    code: CodeType = function_apply().__code__
     return code
+
+
+@functools.cache
+def original_apply() -> Callable[..., Any]:
+    """``Function.apply`` as torch has it, whatever is in its place now."""
+    function, code = function_apply(), apply_code()
+    if not isinstance(function, FunctionType) or function is _apply_in_c:
+        return function
+    copy = FunctionType(code, function.__globals__, function.__name__, None, function.__closure__)
+    return functools.update_wrapper(copy, function)
+
+
+def in_place_of_apply(replacement: Callable[..., Any]) -> tuple[Any, str, Any]:
+    """How to replace ``Function.apply``: ``(owner, attribute, value)``.
+
+    ``scale = Scale.apply`` at the top of a module has got hold of the function before us, so what is
+    replaced is the function's code, not the attribute of the class; from torch 2.14 on it has none.
+    """
+    from torch.autograd.function import Function
+
+    original_apply()  # which must have seen it as it is now
+    function: Any = function_apply()
+    code = _calling_replacement()
+    if function is _apply_in_c or len(function.__code__.co_freevars) != len(code.co_freevars):
+        return Function, "apply", classmethod(replacement)
+    _replacement[:] = [replacement]
+    return function, "__code__", code
+
+
+_replacement: list[Callable[..., Any]] = []
+
+
+def _calling_replacement() -> CodeType:
+    __class__ = None
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        # This runs with the globals of torch's module.
+        from pytest_inplace.engine.releases import _replacement
+
+        if _replacement:
+            return _replacement[0](cls, *args, **kwargs)
+        return __class__  # a variable of the enclosing scope, for the original has one, too
+
+    return apply.__code__
 
 
 def _apply_in_c(cls: Any, *args: Any, **kwargs: Any) -> Any:

@@ -329,3 +329,37 @@ def test_what_a_ctx_keeps_under_vmap(write: bool) -> None:
     plain, examination = program(), examine(program)
     assert torch.equal(examination.result, plain)
     assert [(f.code, f.state) for f in examination.findings] == [("INP201", "confirmed")] * write
+
+
+class Kept(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        ctx.factor = factor
+        return x * factor
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad * ctx.factor, None
+
+
+kept = Kept.apply  # as the documentation of PyTorch does it, before anything is watched
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_a_function_whose_apply_was_taken_before(write: bool) -> None:
+    def program() -> None:
+        factor = torch.tensor([2.0, 3.0])
+        y = kept(torch.ones(2, requires_grad=True) * 1, factor)
+        if write:
+            factor.mul_(2)
+        y.sum().backward()
+
+    assert [f.code for f in examine(program).findings] == ["INP201"] * write
+
+
+def test_apply_is_what_it_was_after_that() -> None:
+    function = torch.autograd.Function.__dict__["apply"]
+    code = function.__func__.__code__
+    examine(lambda: kept(torch.ones(2, requires_grad=True), torch.ones(2)).sum().backward())
+    assert torch.autograd.Function.__dict__["apply"] is function
+    assert function.__func__.__code__ is code
