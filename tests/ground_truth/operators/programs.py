@@ -151,7 +151,7 @@ def _seed_numpy() -> None:
     numpy.random.seed(SEED % 2**32)
 
 
-def _projection(outputs: list[torch.Tensor]) -> torch.Tensor:
+def projection(outputs: list[torch.Tensor]) -> torch.Tensor:
     """A fixed random real-linear function of the differentiable outputs.
 
     Linear with constant coefficients, so it saves none of the outputs for its own backward pass.
@@ -178,7 +178,7 @@ def program(recipe: Recipe, leaf: bool, target: tuple[str, int] | None, kind: st
         if target is not None and kind != NONE:
             side, index = target
             write(kind, given[index] if side == "in" else outputs[index])
-        torch.autograd.backward(_projection(selected))
+        torch.autograd.backward(projection(selected))
         return tuple(root.grad for root in roots)
 
     return run

@@ -6,11 +6,16 @@ By default a fixed subset of the operators; all of them with PYTEST_INPLACE_EXHA
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 
 from .cases import QUICK
 from .compare import check_operator, find_examine
+
+if TYPE_CHECKING:
+    from .programs import Gradients
 
 SHOWN = 40
 HOW_TO = "python -m tests.ground_truth.operators --case ID"
@@ -43,3 +48,22 @@ def test_verdicts_agree_with_plain_pytorch(operator: str) -> None:
         more = len(report.disagreements) - len(lines)
         head = f"{len(report.disagreements)} disagreements in {report.cases} cases (see one with {HOW_TO}):"
         pytest.fail("\n".join([head, *lines, *([f"and {more} more"] if more else [])]), pytrace=False)
+
+
+def test_second_derivatives_are_those_of_plain_pytorch(operator: str) -> None:
+    pytest.importorskip("torch.testing._internal.common_methods_invocations")
+    from .labels import Outcome
+    from .programs import operators, quietly
+    from .second import cases, differences
+
+    if operator not in operators():
+        pytest.skip("not in this PyTorch's operator database")
+    examine = find_examine()
+
+    def checked(run: Callable[[], Gradients]) -> Outcome:
+        with quietly():
+            found = examine(run)
+        return Outcome(found.result, found.error)
+
+    different = [text for case in cases(operator) for text in differences(case, checked)]
+    assert not different, "\n".join(different)
