@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pytest_inplace.engine.ledger import OUTPUT, Ledger, Record
+from pytest_inplace.engine.releases import in_place_of
 
 if TYPE_CHECKING:
     import torch
@@ -47,26 +48,27 @@ def patches(active_ledger: Callable[[], Ledger | None]) -> list[tuple[Any, str, 
     """What to replace, by what: ``(owner, attribute, replacement)``."""
     import torch
 
-    original: Callable[..., None] = torch.utils.swap_tensors
+    def make(original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def swap_tensors(t1: torch.Tensor, t2: torch.Tensor) -> None:
+            __tracebackhide__ = True
+            if active_ledger() is None:
+                original(t1, t2)
+                return
+            for name, tensor in (("t1", t1), ("t2", t2)):
+                _refuse_saved(name, tensor)
+            ours = [(ref, tensor) for tensor in (t1, t2) for ref in _ours(tensor)]
+            for ref, _ in ours:
+                ref.let_go()
+            try:
+                original(t1, t2)
+            finally:
+                for ref, tensor in ours:
+                    ref.point_to(tensor)
 
-    @functools.wraps(original)
-    def swap_tensors(t1: torch.Tensor, t2: torch.Tensor) -> None:
-        __tracebackhide__ = True
-        if active_ledger() is None:
-            original(t1, t2)
-            return
-        for name, tensor in (("t1", t1), ("t2", t2)):
-            _refuse_saved(name, tensor)
-        ours = [(ref, tensor) for tensor in (t1, t2) for ref in _ours(tensor)]
-        for ref, _ in ours:
-            ref.let_go()
-        try:
-            original(t1, t2)
-        finally:
-            for ref, tensor in ours:
-                ref.point_to(tensor)
+        return swap_tensors
 
-    return [(torch.utils, "swap_tensors", swap_tensors)]
+    return [in_place_of(torch.utils, "swap_tensors", make)]
 
 
 def _ours(tensor: torch.Tensor) -> list[TensorRef]:

@@ -78,6 +78,42 @@ def _apply_in_c(cls: Any, *args: Any, **kwargs: Any) -> Any:
     return torch._C._FunctionBase.__dict__["apply"].__get__(None, cls)(*args, **kwargs)
 
 
+def in_place_of(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> tuple[Any, str, Any]:
+    """How to replace a function of torch, also for those who imported it by name before.
+
+    ``make`` is given the function as it is.
+    """
+    function: Any = getattr(owner, name)
+    simple = isinstance(function, FunctionType) and not function.__closure__ and not function.__defaults__
+    if not simple:
+        return owner, name, make(function)
+    key = f"{function.__module__}.{name}"
+    original = _originals.get(key)
+    if original is None:
+        copy = FunctionType(function.__code__, function.__globals__, name)
+        copy.__kwdefaults__ = function.__kwdefaults__
+        original = _originals[key] = functools.update_wrapper(copy, function)
+    _replacements[key] = make(original)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        # This runs with the globals of torch's module.
+        from pytest_inplace.engine.releases import _replacements
+
+        return _replacements["key"](*args, **kwargs)
+
+    code = call.__code__
+    return (
+        function,
+        "__code__",
+        code.replace(co_consts=tuple(key if c == "key" else c for c in code.co_consts)),
+    )
+
+
+_originals: dict[str, Any] = {}
+_replacements: dict[str, Callable[..., Any]] = {}
+
+
 class _Pushed(threading.local):
     def __init__(self) -> None:
         self.pairs: list[tuple[Any, Any]] = []

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils import swap_tensors
 
 from pytest_inplace.engine.guard import examine
 
@@ -210,3 +211,40 @@ def test_an_element_of_a_list_that_is_detached_in_place(operation: str) -> None:
     with pytest.raises(RuntimeError, match="detached in-place") as plain:
         program()
     assert str(examine(program).error) == str(plain.value)
+
+
+def test_swapping_by_a_name_imported_before() -> None:
+    """``from torch.utils import swap_tensors`` at the top of a module came before anything is watched."""
+
+    class Keeps(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+            ctx.factor = factor
+            return x * factor
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+            return grad * ctx.factor, None
+
+    def of_a_ctx() -> list[float]:
+        factor, other = torch.ones(3), torch.zeros(3)
+        y = Keeps.apply(leaf(), factor)
+        swap_tensors(factor, other)
+        assert y.requires_grad
+        values: list[float] = factor.tolist()
+        return values
+
+    def of_a_saved_leaf() -> torch.Tensor:
+        w = leaf()
+        y = w.sin()
+        swap_tensors(w, leaf())
+        return y
+
+    code = swap_tensors.__code__
+    examination = examine(of_a_ctx)
+    assert examination.error is None
+    assert examination.result == of_a_ctx()
+    with pytest.raises(RuntimeError, match="Expected use_count") as plain:
+        of_a_saved_leaf()
+    assert str(examine(of_a_saved_leaf).error) == str(plain.value)
+    assert swap_tensors.__code__ is code
