@@ -16,6 +16,8 @@ from pytest_inplace.engine import values
 from pytest_inplace.engine.held import Held
 from pytest_inplace.engine.ledger import Ledger, Record, Suspect
 from pytest_inplace.engine.reach import tensors_in
+from pytest_inplace.engine.releases import top_of_hooks
+from pytest_inplace.engine.saved import is_ours
 from pytest_inplace.reports import call_sites
 
 if TYPE_CHECKING:
@@ -164,7 +166,45 @@ def patches(
     return [
         (saved_tensors_hooks, "__enter__", enter),
         (saved_tensor, "register_hooks", register_hooks),
+        *_saving_arguments(active_ledger),
     ]
+
+
+def _saving_arguments(active_ledger: Callable[[], Ledger | None]) -> list[tuple[Any, str, Any]]:
+    """A checkpoint saves its arguments; some of them must be saved without hooks.
+
+    A view made under ``no_grad`` requires grad by its base only. With hooks, whosever, it comes
+    back as a leaf that does so itself, so the recomputation saves more than the forward pass had.
+    """
+    import torch
+
+    frame = getattr(sys.modules.get("torch.utils.checkpoint"), "_CheckpointFrame", None)
+    original = getattr(frame, "save_inputs", None)
+    if original is None:
+        return []
+
+    @functools.wraps(original)
+    def save_inputs(self: Any, *args: Any) -> Any:
+        ledger, top = active_ledger(), top_of_hooks()
+        if ledger is None or top is None or not is_ours(top) or not any(map(_requires_by_base, args)):
+            return original(self, *args)
+        ledger.coverage.not_checked("the arguments of a checkpoint")
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+        try:
+            return original(self, *args)
+        finally:
+            torch._C._autograd._push_saved_tensors_default_hooks(*top)
+
+    return [(frame, "save_inputs", save_inputs)]
+
+
+def _requires_by_base(value: Any) -> bool:
+    if type(value) not in values.plain_types() or value._base is None or not value.requires_grad:
+        return False
+    try:
+        return value.grad_fn is None
+    except RuntimeError:  # its base was written since
+        return True
 
 
 def _checkpointed(frame: Any) -> dict[str, Any]:

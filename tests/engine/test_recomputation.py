@@ -188,3 +188,29 @@ def test_a_selective_checkpoint_may_be_run_again_once_only(write: bool) -> None:
         assert finding.modified is not None
         assert finding.modified.source is not None
         assert finding.modified.source.endswith("# changed")
+
+
+def view_as_argument(leaf: bool, write: bool) -> torch.Tensor:
+    w, b = torch.tensor([1.0, 2.0, 3.0], requires_grad=True), torch.ones(3, requires_grad=True)
+    h = w if leaf else w * 1
+    with torch.no_grad():
+        view = h.view(-1)
+    y = checkpoint(lambda view, b: view * b, view, b, use_reentrant=False)
+    if write:
+        with torch.no_grad():
+            h.mul_(2)
+    y.sum().backward()
+    assert b.grad is not None
+    return b.grad
+
+
+@pytest.mark.parametrize("leaf", [False, True])
+def test_a_view_made_without_gradients_is_an_argument(leaf: bool) -> None:
+    """Saved under hooks it would come back as a leaf, and the recomputation would save other tensors."""
+    plain = view_as_argument(leaf, write=False)
+    examination = examine(lambda: view_as_argument(leaf, write=False))
+    assert torch.equal(examination.result, plain)
+    assert examination.findings == []
+    with pytest.raises(RuntimeError) as refused:
+        view_as_argument(leaf, write=True)
+    assert str(examine(lambda: view_as_argument(leaf, write=True)).error) == str(refused.value)
