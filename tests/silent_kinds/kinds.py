@@ -54,7 +54,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("tensor_hook", "silent", "INP203"),
     Kind("module_hook", "silent", "INP203"),
     Kind("module_pre_hook", "silent", "INP203"),
-    Kind("node_prehook", "silent", None),
+    Kind("node_prehook", "silent", "INP203"),
     Kind("checkpoint_dict", "silent", "INP204"),
     Kind("checkpoint_rebind", "silent", "INP204"),
     Kind("checkpoint_parameter", "silent", "INP204", CHANGES_LEAF),
