@@ -139,3 +139,32 @@ def test_kernels_that_resize_what_they_write() -> None:
     x.resize_(5)
     assert x[:3].tolist() == [0, 1, 2]
     assert torch.nonzero(torch.tensor([0, 1, 1], device=DEVICE)).tolist() == [[1], [2]]
+
+
+def test_streams_are_told_apart() -> None:
+    side = torch.Stream(device=DEVICE)
+    before = torch.accelerator.current_stream()
+    with side:
+        assert torch.accelerator.current_stream().stream_id == side.stream_id != before.stream_id
+        w = torch.ones(3, device=DEVICE, requires_grad=True)
+        w.exp().sum().backward()
+    assert torch.accelerator.current_stream().stream_id == before.stream_id
+    event = torch.Event(device=DEVICE)
+    event.record()
+    event.synchronize()
+    assert event.query()
+
+
+def test_pinned_memory() -> None:
+    x = torch.ones(4)
+    assert not x.is_pinned()
+    assert x.pin_memory()[1:].is_pinned()
+    assert torch.ones(2, device=DEVICE).to("cpu", non_blocking=True).is_pinned()
+
+
+def test_reads_of_the_host_are_counted() -> None:
+    x = torch.ones(3, device=DEVICE)
+    before = torch.standin.reads()
+    x.add_(1).sum().item()
+    x.cpu()
+    assert torch.standin.reads() == before + 2

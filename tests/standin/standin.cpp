@@ -15,6 +15,8 @@
 #include <torch/library.h>
 
 #include <atomic>
+#include <map>
+#include <mutex>
 
 namespace {
 
@@ -40,21 +42,61 @@ struct Allocator final : c10::Allocator {
 Allocator allocator;
 REGISTER_ALLOCATOR(kStandin, &allocator);
 
-// -- the device guard: one device, streams and events that are always done ------------------------------
+// Host memory that counts as pinned, so that copies from it may be asked for as non-blocking ones.
+struct PinnedAllocator final : c10::Allocator {
+  static inline std::mutex mutex;
+  static inline std::map<const char*, size_t> blocks;
+
+  c10::DataPtr allocate(size_t n) override {
+    auto* data = static_cast<char*>(std::malloc(std::max<size_t>(n, 1)));
+    std::lock_guard lock(mutex);
+    blocks[data] = n;
+    return {data, data, &release, c10::Device(c10::kCPU)};
+  }
+  static void release(void* data) {
+    {
+      std::lock_guard lock(mutex);
+      blocks.erase(static_cast<char*>(data));
+    }
+    std::free(data);
+  }
+  static bool has(const void* p) {
+    std::lock_guard lock(mutex);
+    auto after = blocks.upper_bound(static_cast<const char*>(p));
+    if (after == blocks.begin()) return false;
+    --after;
+    return static_cast<const char*>(p) < after->first + std::max<size_t>(after->second, 1);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t n) const override { std::memcpy(to, from, n); }
+};
+PinnedAllocator pinned;
+
+// How often the host had to wait for content of the device, as with every copy to it that is used at once.
+std::atomic<int64_t> reads{0};
+
+// -- the device guard: one device; its streams are told apart, and all their work is done at once ----------
+
+std::atomic<c10::StreamId> streams{0};
+thread_local c10::StreamId current_stream = 0;
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
+  static c10::Stream stream(c10::StreamId id) { return c10::Stream(c10::Stream::UNSAFE, device_zero, id); }
   c10::DeviceType type() const override { return kStandin; }
   c10::Device exchangeDevice(c10::Device) const override { return device_zero; }
   c10::Device getDevice() const override { return device_zero; }
   void setDevice(c10::Device d) const override { TORCH_CHECK(d.index() <= 0, "stand-in: there is one device only"); }
   void uncheckedSetDevice(c10::Device) const noexcept override {}
-  c10::Stream getStream(c10::Device) const override { return c10::Stream(c10::Stream::DEFAULT, device_zero); }
-  c10::Stream getNewStream(c10::Device, int) const override { return c10::Stream(c10::Stream::DEFAULT, device_zero); }
-  c10::Stream exchangeStream(c10::Stream) const override { return c10::Stream(c10::Stream::DEFAULT, device_zero); }
+  c10::Stream getStream(c10::Device) const override { return stream(current_stream); }
+  c10::Stream getDefaultStream(c10::Device) const override { return stream(0); }
+  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return stream(++streams); }
+  c10::Stream getNewStream(c10::Device, int) const override { return stream(++streams); }
+  c10::Stream exchangeStream(c10::Stream s) const override { return stream(std::exchange(current_stream, s.id())); }
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
   void record(void**, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {}
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
+  void synchronizeEvent(void*) const override {}
   void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
   bool queryStream(const c10::Stream&) const override { return true; }
   void synchronizeStream(const c10::Stream&) const override {}
@@ -97,8 +139,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return at::make_generator<Generator>(c10::default_rng_seed_val);
   }
   at::Device getDeviceFromPtr(void*) const override { return device_zero; }
-  bool isPinnedPtr(const void*) const override { return false; }
-  at::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
+  bool isPinnedPtr(const void* p) const override { return PinnedAllocator::has(p); }
+  at::Allocator* getPinnedMemoryAllocator() const override { return &pinned; }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t n) const override {
     c10::DataPtr data = allocator.allocate(n);
     std::memcpy(data.get(), storage.data(), std::min(n, storage.nbytes()));
@@ -289,6 +331,7 @@ const Tensor& resize(const Tensor& self, c10::SymIntArrayRef size, std::optional
 }
 
 Tensor copy_from(const Tensor& self, const Tensor& dst, bool) {
+  if (is_ours(self) && !is_ours(dst)) reads++;
   Tensor from = is_ours(self) ? to_host_alias(self) : self;
   Tensor to = is_ours(dst) ? to_host_alias(dst) : dst;
   at::AutoDispatchBelowAutograd guard;
@@ -301,7 +344,10 @@ Tensor copy_from_and_resize(const Tensor& self, const Tensor& dst) {
   return copy_from(self, dst, false);
 }
 
-at::Scalar local_scalar(const Tensor& self) { return at::_local_scalar_dense(to_host_alias(self)); }
+at::Scalar local_scalar(const Tensor& self) {
+  reads++;
+  return at::_local_scalar_dense(to_host_alias(self));
+}
 
 Tensor& set_source(Tensor& self, const c10::Storage source, c10::SymInt offset, c10::SymIntArrayRef size,
                    c10::SymIntArrayRef stride) {
@@ -434,6 +480,16 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_thnn_fused_gru_cell_backward", gru_cell_backward);
 }
 
+// A copy reads lazily conjugated or negated elements as they are meant; torch would copy them first, for ever.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+  m.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+  m.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());
+}
+
 // Under autocast, what the CPU computes in lower precision is computed so here, the rest as it comes.
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
@@ -456,4 +512,5 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("register_hooks", [] { at::RegisterPrivateUse1HooksInterface(new Hooks()); });
   m.def("default_generator", [] { return default_generator(); });
+  m.def("reads", [] { return reads.load(); });
 }
