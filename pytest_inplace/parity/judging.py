@@ -20,6 +20,7 @@ from pytest_inplace.parity.devices import Determined, problem, unusable
 from pytest_inplace.parity.locating import Located, Locator
 from pytest_inplace.parity.placement import Placement
 from pytest_inplace.parity.recording import Point, Recorder
+from pytest_inplace.parity.watching import Watching
 from pytest_inplace.reports import call_sites, fixes
 from pytest_inplace.reports.findings import Finding, Site, TensorInfo
 from pytest_inplace.reports.parity import Divergence, ParityRecord, Verdict
@@ -36,6 +37,7 @@ class Run:
     error: BaseException | None
     obstacles: list[tuple[str, Any]] = field(default_factory=list)
     shares_memory: bool = False
+    names_device: bool = False
     hazards: list[tuple[str, Any]] = field(default_factory=list)
     suspects: list[Suspect] = field(default_factory=list)
 
@@ -61,7 +63,10 @@ class Comparison:
         if self._device.partition(":")[0] == "cpu":
             return self._deterministic()
         there = self._on_device()
-        self.hazards = [(text, call_sites.resolve(where)) for text, where in there.hazards]
+        seen = dict.fromkeys(there.hazards)
+        if there.names_device:
+            seen |= dict.fromkeys(self._watched())
+        self.hazards = [(text, call_sites.resolve(where)) for text, where in seen]
         if there.error is not None and (reason := problem(there.error, self._device)) is not None:
             return self._record("not compared", reason)
         self._device_only_suspects(there)
@@ -103,13 +108,20 @@ class Comparison:
         if placement is None:
             return Run(recorder, error)
         return Run(
-            recorder, error, placement.obstacles, placement.story.shares_memory,
+            recorder, error, placement.obstacles, placement.story.shares_memory, placement.story.names_device,
             list(placement.hazards.seen), suspects,
         )  # fmt: skip
 
     def _on_device(self) -> Run:
         with Determined(self._device):
             return self._run(Placement(self._device), watch=True)
+
+    def _watched(self) -> list[tuple[str, Any]]:
+        """What is to be seen of copies and streams where the program itself says what is where."""
+        watching = Watching()
+        self._runs += 1
+        self._again(watching)
+        return list(watching.hazards.seen)
 
     def _unequal(self, run: Run) -> list[Point]:
         return [*unequal(self._cpu, run.record), *(p for k, p in run.record.points.items()
@@ -131,6 +143,11 @@ class Comparison:
 
     def _deterministic(self) -> ParityRecord:
         """Two runs on the CPU have to agree bit for bit."""
+        watched = self._run(Placement("cpu"))
+        self.hazards = [(text, call_sites.resolve(where)) for text, where in watched.hazards]
+        if watched.error is None and not self._unequal(watched):
+            return self._record("agrees", equal=len(self._cpu.points))
+        # Not so with a mode that watches: a run without any decides.
         second = self._run(None)
         error = second.error
         different = self._unequal(second)

@@ -8,14 +8,15 @@ that nothing moved (:mod:`pytest_inplace.parity.story`).
 from __future__ import annotations
 
 import contextlib
-import functools
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_inplace.engine.quiet import quiet
 from pytest_inplace.parity import operators
 from pytest_inplace.parity.adoption import Adoption
 from pytest_inplace.parity.hazards import Hazards
+from pytest_inplace.parity.modes import mode_classes
 from pytest_inplace.parity.patches import patched
+from pytest_inplace.parity.pinned import Pinned
 from pytest_inplace.parity.story import Story
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Placement:
         self.adoption = Adoption(self.device, torch.float64 if double else None)
         self.story = Story(self)
         self.hazards = Hazards()
+        self.pinned = Pinned(self.hazards.tell)
         self.observer = observer
         self._noise = torch.Generator().manual_seed(0) if noise else None
         self._kinds: dict[Any, str] = {}
@@ -62,9 +64,10 @@ class Placement:
         self._born: dict[int, tuple[Any, torch.dtype]] = {}
 
     def __enter__(self) -> Placement:
-        dispatch, function = _mode_classes()
+        dispatch, function = mode_classes()
         self._stack.callback(self.adoption.put_back)
         self._stack.enter_context(patched(self))
+        self._stack.callback(self.pinned.stop)
         self._stack.enter_context(dispatch(self.dispatch))
         self._stack.enter_context(function(self.story.function))
         return self
@@ -96,11 +99,15 @@ class Placement:
             args, kwargs = operators.widened(args), operators.widened(kwargs)
             if self._noise is not None and not operators.is_view(func):
                 return self._rounded(func(*args, **kwargs))
-        if self.moves:
+        if not self.double:
             self.hazards.look(func, args, kwargs)
         if self.observer is not None:
             return self.observer(func, args, kwargs, self._plain)
-        return self._plain(func, args, kwargs)
+        if self.pinned.traffic is None:
+            return self._plain(func, args, kwargs)
+        result = self._plain(func, args, kwargs)
+        self.pinned.traffic.ran(func, args, kwargs, result)
+        return result
 
     def _plain(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.moves:
@@ -121,9 +128,12 @@ class Placement:
         device = kwargs.get("device")
         if device is None or device.type == "cpu":
             kwargs = {**kwargs, "device": self.device}
-        if self.moves and kwargs.get("pin_memory"):
+        pins = self.moves and kwargs.get("pin_memory")
+        if pins:
             kwargs["pin_memory"] = False
         made = func(*args, **kwargs)
+        if pins:
+            self.pinned.pin(made)
         if self.double:
             return self._widen(made)
         if not self.moves:
@@ -215,31 +225,3 @@ class Placement:
             return tensor.clone()
         born = self._born.get(tensor.untyped_storage()._cdata)
         return tensor.to(born[1] if born is not None else torch.float32)
-
-
-@functools.cache
-def _mode_classes() -> tuple[Any, Any]:
-    import torch
-    from torch.overrides import TorchFunctionMode
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __init__(self, handler: Any) -> None:
-            super().__init__()  # type: ignore[no-untyped-call]
-            self.handler = handler
-
-    def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with torch._C.DisableTorchFunction():
-            return self.handler(func, args, kwargs or {})
-
-    # Set afterwards: in the body of the class, torch would wrap it in a guard that costs more than it does.
-    Dispatch.__torch_dispatch__ = dispatch  # type: ignore[method-assign]
-
-    class Function(TorchFunctionMode):
-        def __init__(self, handler: Any) -> None:
-            self.handler = handler
-
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return self.handler(func, args, kwargs or {})
-
-    return Dispatch, Function

@@ -38,6 +38,7 @@ class Story:
         self._moves = placement.moves
         self._tensor, self._tensors = torch.Tensor, values.plain_types()
         self._tellers = _tellers()
+        self.names_device = False
         self._narrow = _narrow_dtypes() if placement.double else frozenset()
 
     def stays(self, tensor: torch.Tensor) -> bool:
@@ -47,6 +48,8 @@ class Story:
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call of torch's Python interface, above autograd."""
+        if self._placement.pinned.traffic is not None:
+            self._placement.pinned.traffic.asked(func, args)
         teller = self._tellers.get(func)
         if teller is not None:
             answer = teller(self, args, kwargs)
@@ -127,8 +130,11 @@ class Story:
         """The device that is meant where the user says "cpu"."""
         import torch
 
-        if isinstance(device, torch.device | str) and torch.device(device).type == "cpu":
-            return self._placement.device
+        if isinstance(device, torch.device | str):
+            kind = torch.device(device).type
+            if kind == "cpu":
+                return self._placement.device
+            self.names_device = self.names_device or kind == self._placement.device.type
         return device
 
     # -- what is told ---------------------------------------------------------------------------------
@@ -172,6 +178,8 @@ class Story:
         if not self._placement.moves:
             return NotImplemented
         self._adopt_all(args, "to")
+        if self._placement.pinned.has(args[0]) and (kwargs.get("non_blocking") or True in args[2:]):
+            kwargs = {**kwargs, "copy": True}  # it is to leave the host
         kwargs = {k: self._here(v) if k == "device" else v for k, v in kwargs.items()}
         first = self._here(args[1]) if len(args) > 1 else None
         return args[0].to(*([first, *args[2:]] if len(args) > 1 else []), **kwargs)
@@ -184,7 +192,21 @@ class Story:
         return NotImplemented
 
     def pin_memory(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return args[0] if self._placement.moves else NotImplemented
+        if not self._placement.moves:
+            return NotImplemented
+        self._adopt_all(args, "")
+        if self._placement.pinned.has(args[0]):
+            return args[0]
+        copy = args[0].clone()
+        self._placement.pinned.pin(copy)
+        return copy
+
+    def is_pinned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._placement.pinned.has(args[0]) if self._placement.moves else NotImplemented
+
+    def elsewhere(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.names_device = self.names_device or self._placement.moves
+        return NotImplemented
 
     def numpy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A copy, in which writes do not come back; whether that matters is seen at the end."""
@@ -288,6 +310,8 @@ def _tellers() -> dict[Any, Any]:
         tensor.half: Story.float,
         tensor.bfloat16: Story.float,
         tensor.pin_memory: Story.pin_memory,
+        tensor.is_pinned: Story.is_pinned,
+        tensor.cuda: Story.elsewhere,
         tensor.numpy: Story.numpy,
         tensor.__array__: Story.array,
         tensor.__repr__: Story.text,
