@@ -30,25 +30,50 @@ class Difference:
 
 def unequal(ours: Recorder, theirs: Recorder) -> list[Point]:
     """The points that are not the same bit for bit, or missing in the other record."""
-    return [
-        point
-        for key, point in ours.points.items()
-        if key not in theirs.points or not same_bits(point.value, theirs.points[key].value)
-    ]
+    with quiet():
+        return [
+            point
+            for key, point in ours.points.items()
+            if key not in theirs.points or not _same(point.value, theirs.points[key].value)
+        ]
+
+
+def within_rounding(ours: Recorder, theirs: Recorder) -> bool:
+    """Whether all that differs is so near that no run in double precision could tell against it.
+
+    What :class:`Judge` allows is never less than :data:`MULTIPLE` roundings beyond the CPU's own distance;
+    half of that leaves room for the norm, which is the CPU's here and not the exact one.
+    """
+    if ours.points.keys() != theirs.points.keys():
+        return False
+    with quiet():
+        for key, point in ours.points.items():
+            a, b = point.value, theirs.points[key].value
+            if _same(a, b):
+                continue
+            if a.shape != b.shape or a.dtype != b.dtype or not _is_float(a):
+                return False
+            wide = a.to(_wide(a))
+            gap, size = _norm(b.to(wide.dtype) - wide), _norm(wide)
+            if not gap <= 0.5 * MULTIPLE * _eps(a) * size or not math.isfinite(size):
+                return False
+    return True
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors on the CPU are the same: NaNs are equal, zeros of both signs too."""
+    with quiet():
+        return _same(a, b)
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     import torch
 
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    with quiet():
-        if torch.equal(a, b):
-            return True
-        if not (a.is_floating_point() or a.is_complex()):
-            return False
-        return bool(((a == b) | (a.isnan() & b.isnan())).all())
+    if torch.equal(a, b):
+        return True
+    return _is_float(a) and bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
 class Judge:
@@ -63,12 +88,13 @@ class Judge:
     def differences(self, cpu: Recorder, device: Recorder) -> list[Difference]:
         """What differs by more than rounding explains, in the order in which it was computed."""
         found = []
-        for key, point in cpu.points.items():
-            there = device.points.get(key)
-            if there is not None and not same_bits(point.value, there.value):
-                difference = self._judge(key, point, there)
-                if difference is not None:
-                    found.append(difference)
+        with quiet():
+            for key, point in cpu.points.items():
+                there = device.points.get(key)
+                if there is not None and not _same(point.value, there.value):
+                    difference = self._judge(key, point, there)
+                    if difference is not None:
+                        found.append(difference)
         return found
 
     def _judge(self, key: Key, here: Point, there: Point) -> Difference | None:
@@ -79,30 +105,29 @@ class Judge:
             return Difference(here, there, "exact", note=f"shape {list(a.shape)}, there {list(b.shape)}")
         if not _is_float(a) or not _is_float(b):
             return Difference(here, there, "exact")
-        with quiet():
-            finite = a.isfinite()
-            if not torch.equal(finite, b.isfinite()):
-                return Difference(here, there, "finite elements", note=_not_finite(a, b))
-            a, b = a[finite], b[finite]
-            exact = _elements(self._double, key, finite)
-            if exact is None:
+        finite = a.isfinite()
+        if not torch.equal(finite, b.isfinite()):
+            return Difference(here, there, "finite elements", note=_not_finite(a, b))
+        a, b = a[finite], b[finite]
+        exact = _elements(self._double, key, finite)
+        if exact is None:
+            return self._by_tolerance(here, there)
+        self.bound = self.bound or "double precision"
+        eps = max(_eps(a), _eps(b))
+        error, own = _norm(b.to(exact.dtype) - exact), _norm(a.to(exact.dtype) - exact)
+        scale = self._scales.get((here.kind, here.time), 0.0)
+        size = _norm(exact)
+        rounding = eps * max(size, 0.01 * scale)
+        if self.noise is None:
+            # A reference that is far from the CPU, too, is none: something else than rounding is at work.
+            usable = own <= math.sqrt(eps) * max(size, scale)
+        else:
+            noisy = _elements(self.noise, key, finite)
+            noise = _norm(noisy - exact) if noisy is not None else own
+            if own > MULTIPLE * (noise + rounding):
                 return self._by_tolerance(here, there)
-            self.bound = self.bound or "double precision"
-            eps = max(_eps(a), _eps(b))
-            error, own = _norm(b.to(exact.dtype) - exact), _norm(a.to(exact.dtype) - exact)
-            scale = self._scales.get((here.kind, here.time), 0.0)
-            size = _norm(exact)
-            rounding = eps * max(size, 0.01 * scale)
-            if self.noise is None:
-                # A reference that is far from the CPU, too, is none: something else than rounding is at work.
-                usable = own <= math.sqrt(eps) * max(size, scale)
-            else:
-                noisy = _elements(self.noise, key, finite)
-                noise = _norm(noisy - exact) if noisy is not None else own
-                if own > MULTIPLE * (noise + rounding):
-                    return self._by_tolerance(here, there)
-                own, usable = max(own, noise), True
-            allowed = MULTIPLE * (own + rounding)
+            own, usable = max(own, noise), True
+        allowed = MULTIPLE * (own + rounding)
         if error <= allowed and usable:
             return None
         return Difference(here, there, "double precision", error, allowed)
@@ -131,11 +156,12 @@ def _elements(record: Recorder, key: Key, finite: torch.Tensor) -> torch.Tensor 
 def _scales(double: Recorder) -> dict[tuple[str, int], float]:
     """The norm of all gradients of a backward pass together: rounding is not finer than that."""
     squares: dict[tuple[str, int], float] = {}
-    for point in double.points.values():
-        if point.kind == "gradient" and _is_float(point.value):
-            key = (point.kind, point.time)
-            norm = _norm(point.value)
-            squares[key] = squares.get(key, 0.0) + (norm * norm if math.isfinite(norm) else 0.0)
+    with quiet():
+        for point in double.points.values():
+            if point.kind == "gradient" and _is_float(point.value):
+                key = (point.kind, point.time)
+                norm = _norm(point.value)
+                squares[key] = squares.get(key, 0.0) + (norm * norm if math.isfinite(norm) else 0.0)
     return {key: math.sqrt(value) for key, value in squares.items()}
 
 
@@ -152,9 +178,13 @@ def _eps(tensor: torch.Tensor) -> float:
 def _norm(tensor: torch.Tensor) -> float:
     import torch
 
-    with quiet():
-        wide = torch.complex128 if tensor.is_complex() else torch.float64
-        return float(torch.linalg.vector_norm(tensor.to(wide)))
+    return float(torch.linalg.vector_norm(tensor.to(_wide(tensor))))
+
+
+def _wide(tensor: torch.Tensor) -> torch.dtype:
+    import torch
+
+    return torch.complex128 if tensor.is_complex() else torch.float64
 
 
 def _not_finite(a: torch.Tensor, b: torch.Tensor) -> str:

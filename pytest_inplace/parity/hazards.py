@@ -11,23 +11,30 @@ from pytest_inplace.engine.quiet import quiet
 from pytest_inplace.parity import operators, places
 from pytest_inplace.reports import call_sites
 
+Concern = Callable[[dict[str, Any]], bool]
+"""Whether a call is undefined elsewhere, from its arguments by name."""
+
 
 class Hazards:
     """Looks at the operators of a placed program, and keeps what it sees with the user's line."""
 
     def __init__(self) -> None:
         self.seen: dict[tuple[str, Any], None] = {}
-        self._concerns: dict[Any, Callable[[dict[str, Any]], bool] | None] = {}
+        self._concerns: dict[Any, Concern | None] = {}
 
     def tell(self, text: str, where: Any) -> None:
         """Keep what was seen, once for each line."""
         self.seen.setdefault((text, where))
 
-    def look(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An operator is about to run with these arguments."""
+    def concern(self, func: Any) -> Concern | None:
+        """What there is to look at when this operator runs."""
         if func not in self._concerns:
             self._concerns[func] = _concern(func)
-        concern = self._concerns[func]
+        return self._concerns[func]
+
+    def look(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An operator is about to run with these arguments."""
+        concern = self.concern(func)
         if concern is None:
             return
         text = None
@@ -69,7 +76,7 @@ def _put(given: dict[str, Any]) -> bool:
     return not given.get("accumulate") and places.put(given["self"], given["index"], given["source"])
 
 
-_CONCERNS: dict[str, Callable[[dict[str, Any]], bool]] = {
+_CONCERNS: dict[str, Concern] = {
     "index_put": _indexed,
     "_index_put_impl": _indexed,
     "_unsafe_index_put": _indexed,
@@ -81,7 +88,7 @@ _VALUES = ("", "default", "out", "src", "src_out")
 """Overloads that write elements of a tensor: not one value everywhere, and none that adds up."""
 
 
-def _concern(func: Any) -> Callable[[dict[str, Any]], bool] | None:
+def _concern(func: Any) -> Concern | None:
     """What to look at in calls of an operator, if anything."""
     known = _CONCERNS.get(_name(func).rstrip("_"))
     if known is not None and func._overloadname in _VALUES:

@@ -58,7 +58,8 @@ class Placement:
         self.pinned = Pinned(self.hazards.tell)
         self.observer = observer
         self._noise = torch.Generator().manual_seed(0) if noise else None
-        self._kinds: dict[Any, str] = {}
+        # By id, for an operator takes longer to hash than to look up; ours are kept, so no id is used again.
+        self._kinds: dict[int, tuple[Any, str]] = {}
         self._stack = contextlib.ExitStack()
         self._precision = torch.float32
         self._born: dict[int, tuple[Any, torch.dtype]] = {}
@@ -84,9 +85,12 @@ class Placement:
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One operator, below autograd."""
-        kind = self._kinds.get(func)
-        if kind is None:
-            kind = self._kinds[func] = operators.kind(func)
+        known = self._kinds.get(id(func))
+        if known is None:
+            known = self._kinds[id(func)] = (func, self._kind(func))
+        kind = known[1]
+        if kind == "only compute" and self.pinned.traffic is None:
+            return self._plain(func, args, kwargs)
         if kind == "random":
             return self._random(func, args, kwargs)
         if kind == "make":
@@ -108,6 +112,12 @@ class Placement:
         result = self._plain(func, args, kwargs)
         self.pinned.traffic.ran(func, args, kwargs, result)
         return result
+
+    def _kind(self, func: Any) -> str:
+        kind = operators.kind(func)
+        if kind != "compute" or self.double or self.observer is not None or self.hazards.concern(func):
+            return kind
+        return "only compute"
 
     def _plain(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.moves:

@@ -75,7 +75,7 @@ class Story:
         for value in found:
             kind = type(value)
             if kind in self._tensors or isinstance(value, self._tensor):
-                if self._is_foreign(value):
+                if (value.is_cpu or not self._moves) and self._is_foreign(value):
                     return True
             elif (kind is list or kind is tuple) and value and self._foreign(value):
                 return True
@@ -134,7 +134,8 @@ class Story:
             kind = torch.device(device).type
             if kind == "cpu":
                 return self._placement.device
-            self.names_device = self.names_device or kind == self._placement.device.type
+            if kind == self._placement.device.type and not self.names_device:
+                self.names_device = _user_calls()
         return device
 
     # -- what is told ---------------------------------------------------------------------------------
@@ -205,7 +206,7 @@ class Story:
         return self._placement.pinned.has(args[0]) if self._placement.moves else NotImplemented
 
     def elsewhere(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self.names_device = self.names_device or self._placement.moves
+        self.names_device = self.names_device or (self._placement.moves and _user_calls())
         return NotImplemented
 
     def numpy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -276,6 +277,17 @@ def _user_asks() -> bool:
     except ValueError:  # in a thread of the backward pass
         return False
     return not call_sites.is_library(frame.f_code)
+
+
+def _user_calls() -> bool:
+    """Whether it is the user's code that made a call which we answer, at whatever depth."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_HERE):
+        frame = frame.f_back
+    return frame is not None and not call_sites.is_library(frame.f_code)
+
+
+_HERE = __name__.rpartition(".")[0]
 
 
 def _is_wrapper(tensor: torch.Tensor) -> bool:
