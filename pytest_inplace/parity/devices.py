@@ -35,10 +35,16 @@ def problem(error: BaseException, name: str) -> str | None:
 
     if type(error).__name__ in ("Skipped", "SkipTest"):
         return f"it is skipped there: {error}"
+    if type(error).__name__ == "XFailed":
+        return f"it is expected to fail there: {error}"
     if isinstance(error, getattr(torch, "OutOfMemoryError", ())) or "out of memory" in str(error):
         return f"{name} is out of memory"
     text = str(error)
-    if isinstance(error, NotImplementedError) and "Could not run" in text:
+    broken = getattr(torch, "AcceleratorError", ())
+    if isinstance(error, broken) or text.startswith(f"{name.partition(':')[0].upper()} error:"):
+        return f"{name} reports {text.splitlines()[0]}"
+    missing = ("Could not run", "not currently implemented for")
+    if isinstance(error, NotImplementedError) and any(words in text for words in missing):
         operator = text.partition("'")[2].partition("'")[0]
         return f"{name} has no operator {operator}"
     if isinstance(error, TypeError | RuntimeError) and (

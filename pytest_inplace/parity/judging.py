@@ -179,6 +179,8 @@ class Comparison:
         equal = len(self._cpu.points) - len(unequal(self._cpu, there.record))
         if not differences and there.error is None and not missing:
             return self._record("agrees", equal=equal, bound=bound)
+        if there.error is not None and there.obstacles:
+            return self._record("not portable", _at(*there.obstacles[0]))
         # Suspicious. Does the CPU agree with itself, in runs that begin as the one on the device did?
         control = self._run(Placement("cpu"))
         if control.error is not None:
@@ -193,8 +195,7 @@ class Comparison:
             if not differences and there.error is None and not missing:
                 return self._record("agrees", equal=equal, bound=bound)
         if there.obstacles:
-            reason, where = there.obstacles[0]
-            return self._record("not portable", _at(reason, where))
+            return self._record("not portable", _at(*there.obstacles[0]))
         if differences:
             judge.noise = self._run(Placement("cpu", double=True, noise=True)).record
             differences = judge.differences(self._cpu, there.record)

@@ -25,7 +25,7 @@ def patched(placement: Placement) -> Iterator[None]:
             (torch._utils, "_rebuild_tensor", _unplaced),
             (torch, "load", _unplaced),
             (torch, "save", _unplaced),
-            (torch.utils.data.DataLoader, "__init__", _loader),
+            (torch.utils.data.DataLoader, "__iter__", _loader),
             (torch.autocast, "__init__", _autocast(placement)),
         ):
             original = getattr(owner, name)
@@ -44,16 +44,18 @@ def _unplaced(original: Any) -> Any:
 
 
 def _loader(original: Any) -> Any:
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        # Worker processes have no modes, and cannot use a device that this process has in use.
-        if kwargs.get("num_workers"):
-            kwargs = {**kwargs, "num_workers": 0}
-            for name in ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context"):
-                kwargs.pop(name, None)
-        kwargs.pop("pin_memory", None)
-        original(self, *args, **kwargs)
+    def iterate(self: Any) -> Any:
+        # Worker processes have no modes, and cannot use a device that this process has in use. A loader of
+        # the file or of a wider fixture was made before, so how one is made is no place to see to it.
+        kept = {name: getattr(self, name) for name in ("num_workers", "timeout", "pin_memory")}
+        self.num_workers, self.timeout, self.pin_memory = 0, 0, False
+        try:
+            return original(self)
+        finally:
+            for name, value in kept.items():
+                setattr(self, name, value)
 
-    return init
+    return iterate
 
 
 def _autocast(placement: Placement) -> Any:

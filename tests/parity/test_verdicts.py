@@ -26,6 +26,11 @@ AGREE = [
     "scatter_twice",
     "copy_twice",
     "written_through_an_expanded_tensor",
+    "workers[kept]",
+    "workers[new]",
+    "tensor_of_the_session",
+    "tensor_of_the_session_again",
+    "other_dtypes",
 ]
 
 
@@ -73,6 +78,15 @@ def test_a_finding_of_the_device_only(records: dict[str, dict[str, Any]]) -> Non
         ("raises_there", "not portable", "it raised ValueError: odd"),
         ("out_of_memory_there", "not compared", "standin is out of memory"),
         ("fails_on_the_cpu_too", "not compared", "it fails on the CPU"),
+        ("graph_of_the_session", "not portable", "a tensor of a graph that was built outside the run"),
+        ("error_there[memory]", "not compared", "standin is out of memory"),
+        ("error_there[dtype]", "not compared", "standin lacks a dtype: Cannot convert a MPS Tensor"),
+        ("error_there[kernel]", "not compared", "standin has no operator aten::odd"),
+        ("error_there[mps]", "not compared", "standin has no operator aten::odd"),
+        ("error_there[assert]", "not compared", "standin reports STANDIN error: device-side assert"),
+        ("error_there[exit]", "not portable", "it raised SystemExit: 3"),
+        ("expected_to_fail_there", "not compared", "it is expected to fail there: no such kernel"),
+        ("out_of_real_memory_there", "not compared", "standin is out of memory"),
     ],
 )
 def test_the_reason_is_said(name: str, verdict: str, reason: str, records: dict[str, dict[str, Any]]) -> None:
@@ -80,7 +94,7 @@ def test_the_reason_is_said(name: str, verdict: str, reason: str, records: dict[
     assert parity["verdict"] == verdict
     assert parity["reason"].startswith(reason)
     if verdict == "not portable":
-        assert f"verdicts.py:{line_of(name, 'not portable')})" in parity["reason"]
+        assert f"verdicts.py:{line_of(name.partition('[')[0], 'not portable')})" in parity["reason"]
 
 
 def test_state_that_is_left_behind_is_no_difference(records: dict[str, dict[str, Any]]) -> None:

@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
+
+class Rows(Dataset):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        return torch.full((2,), float(i))
+
+
+LOADER = DataLoader(Rows(), batch_size=4, num_workers=1, persistent_workers=True)
 LEFT = {"runs": 0}
 MODEL = nn.Linear(2, 2)
 SHARED = torch.arange(6.0).reshape(2, 3)
@@ -128,3 +139,78 @@ def test_copy_twice() -> None:
 
 def test_written_through_an_expanded_tensor() -> None:
     torch.zeros(1).expand(3).fill_(2)  # hazard fill_
+
+
+def away() -> bool:
+    return torch.ones(1).untyped_storage().device.type != "cpu"
+
+
+@pytest.mark.parametrize("loader", [LOADER, DataLoader(Rows(), 4, False, None, None, 2)], ids=["kept", "new"])
+def test_workers(loader: DataLoader) -> None:
+    w = torch.ones(2, requires_grad=True)
+    for batch in loader:
+        (w * batch).sum().backward()
+    assert loader.num_workers > 0
+
+
+@pytest.fixture(scope="session")
+def weights() -> torch.Tensor:
+    w = torch.ones(2, 2, requires_grad=True)
+    w.sum().backward()
+    return w
+
+
+@pytest.fixture(scope="session")
+def built(weights: torch.Tensor) -> torch.Tensor:
+    return (weights * 2).exp()
+
+
+def test_tensor_of_the_session(weights: torch.Tensor) -> None:
+    before = weights.grad
+    (weights @ weights).sum().backward()
+    torch.optim.SGD([weights], lr=0.1).step()
+    assert weights.grad is before
+
+
+def test_tensor_of_the_session_again(weights: torch.Tensor) -> None:
+    # As the first run left it, whatever the runs on the device did: gradients of 1 and 4, one step.
+    assert torch.equal(weights.detach(), torch.full((2, 2), 0.5))
+    assert weights.grad is not None
+    assert weights.grad.tolist() == [[5, 5], [5, 5]]
+
+
+def test_graph_of_the_session(built: torch.Tensor, weights: torch.Tensor) -> None:
+    torch.autograd.grad(built.sum(), weights, retain_graph=True)  # not portable
+
+
+def test_other_dtypes() -> None:
+    w = torch.randn(3, 3, dtype=torch.complex64, requires_grad=True)
+    (w @ w.conj()).abs().sum().backward()
+    h = torch.randn(3, 3, dtype=torch.float16, requires_grad=True)
+    (h @ h).sum().backward()
+
+
+ERRORS = {
+    "memory": RuntimeError("CUDA error: out of memory"),
+    "dtype": TypeError("Cannot convert a MPS Tensor to float64 dtype as MPS doesn't support that dtype"),
+    "kernel": NotImplementedError("Could not run 'aten::odd' with arguments from the 'Other' backend."),
+    "mps": NotImplementedError("The operator 'aten::odd' is not currently implemented for the MPS device."),
+    "assert": RuntimeError("STANDIN error: device-side assert triggered"),
+    "exit": SystemExit(3),
+}
+
+
+@pytest.mark.parametrize("name", sorted(ERRORS))
+def test_error_there(name: str) -> None:
+    if away():
+        raise ERRORS[name]  # not portable
+
+
+def test_expected_to_fail_there() -> None:
+    if away():
+        pytest.xfail("no such kernel")
+
+
+def test_out_of_real_memory_there() -> None:
+    if away():
+        torch.empty(1 << 50)

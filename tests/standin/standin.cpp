@@ -30,6 +30,7 @@ const c10::Device device_zero(kStandin, 0);
 
 struct Allocator final : c10::Allocator {
   c10::DataPtr allocate(size_t n) override {
+    TORCH_CHECK_WITH(OutOfMemoryError, n < size_t{1} << 40, "standin out of memory. Tried to allocate ", n, " bytes.");
     c10::DataPtr host = c10::GetCPUAllocator()->allocate(n);
     void* data = host.get();
     auto deleter = host.get_deleter();
