@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 
@@ -57,39 +59,46 @@ def problem(error: BaseException, name: str) -> str | None:
 class Determined:
     """Inside, the device computes as exactly and as repeatably as it can; its settings are put back after."""
 
-    _SETTINGS = (
-        ("cudnn", "deterministic", True),
-        ("cudnn", "benchmark", False),
-        ("cudnn", "allow_tf32", False),
-    )
-
     def __init__(self, name: str) -> None:
         import torch
 
         self._kind = torch.device(name).type
-        self._kept: list[tuple[Any, str, Any]] = []
-        self._workspace: str | None = None
+        self._kept: list[Callable[[], object]] = []
 
     def __enter__(self) -> None:
         import torch
 
         if self._kind != "cuda":
             return
-        backends: Any = torch.backends
-        for owner, name, value in (
-            *((getattr(backends, owner), name, value) for owner, name, value in self._SETTINGS),
-            (backends.cuda.matmul, "allow_tf32", False),
-            (backends.cuda.matmul, "allow_fp16_reduced_precision_reduction", False),
-            (backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
-        ):
-            self._kept.append((owner, name, getattr(owner, name)))
-            setattr(owner, name, value)
-        self._workspace = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        cudnn: Any = torch.backends.cudnn
+        matmul: Any = torch.backends.cuda.matmul
+        self._set(cudnn, "deterministic", True)
+        self._set(cudnn, "benchmark", False)
+        self._set(matmul, "allow_fp16_reduced_precision_reduction", False)
+        self._set(matmul, "allow_bf16_reduced_precision_reduction", False)
+        # A program that uses the new settings for TF32 cannot ask for the old ones, nor the other way round.
+        try:
+            self._set(cudnn, "allow_tf32", False)
+        except RuntimeError:
+            self._set(cudnn.conv, "fp32_precision", "ieee")
+            self._set(cudnn.rnn, "fp32_precision", "ieee")
+        try:
+            before = torch.get_float32_matmul_precision()
+            if hasattr(matmul, "fp32_precision"):  # which may say nothing where the other says "highest"
+                self._kept.append(functools.partial(setattr, matmul, "fp32_precision", matmul.fp32_precision))
+            torch.set_float32_matmul_precision("highest")
+            self._kept.append(functools.partial(torch.set_float32_matmul_precision, before))
+        except RuntimeError:
+            self._set(matmul, "fp32_precision", "ieee")
+        if "CUBLAS_WORKSPACE_CONFIG" not in os.environ:
+            os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+            self._kept.append(functools.partial(os.environ.pop, "CUBLAS_WORKSPACE_CONFIG", None))
+
+    def _set(self, owner: Any, name: str, value: Any) -> None:
+        before = getattr(owner, name)
+        setattr(owner, name, value)
+        self._kept.append(functools.partial(setattr, owner, name, before))
 
     def __exit__(self, *exc: object) -> None:
-        for owner, name, value in reversed(self._kept):
-            setattr(owner, name, value)
-        if self._kept and self._workspace is None:
-            os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
-        self._kept.clear()
+        while self._kept:
+            self._kept.pop()()

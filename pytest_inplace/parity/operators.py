@@ -75,7 +75,7 @@ def kind(func: Any) -> str:
     """How a placement treats an operator: it draws random numbers, makes tensors, lifts them, or computes."""
     import torch
 
-    if torch.Tag.nondeterministic_seeded in func.tags:
+    if torch.Tag.nondeterministic_seeded in func.tags and runs_on_cpu(func):
         return "random"
     if func in (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default):
         return "lift"
@@ -84,6 +84,15 @@ def kind(func: Any) -> str:
     if not takes_tensors and any(a.name == "device" for a in arguments):
         return "make"
     return "compute"
+
+
+def runs_on_cpu(func: Any) -> bool:
+    """Whether the CPU has the operator: it has no fused attention, and nothing of cuDNN's."""
+    import torch
+
+    name = func.name()
+    known = torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, "CPU")
+    return bool(known) and not any(library in name for library in ("cudnn", "miopen"))
 
 
 def widened(value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_inplace.engine import values
 from pytest_inplace.engine.quiet import quiet
+from pytest_inplace.parity import drawing
 from pytest_inplace.reports import call_sites
 
 if TYPE_CHECKING:
@@ -97,6 +98,12 @@ class Story:
                     self._adopt(value)
             elif isinstance(value, list | tuple):
                 self._adopt_all(tuple(value), name)
+
+    def moved(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether this run is on a device; what the call is given is there then."""
+        if self._moves:
+            self._adopt_all((*args, *kwargs.values()), "")
+        return self._moves
 
     def _adopt(self, tensor: torch.Tensor) -> None:
         if not self._placement.moves and not self._placement.double:
@@ -327,6 +334,8 @@ def _tellers() -> dict[Any, Any]:
         tensor.numpy: Story.numpy,
         tensor.__array__: Story.array,
         tensor.__repr__: Story.text,
+        **{getattr(functions, n): drawing.recurrent(n) for n in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+        torch.nn.functional.scaled_dot_product_attention: drawing.attention,
         functions._pack_padded_sequence: Story.pack,
         functions._pad_packed_sequence: Story.pad,
     }

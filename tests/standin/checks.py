@@ -168,3 +168,14 @@ def test_reads_of_the_host_are_counted() -> None:
     x.add_(1).sum().item()
     x.cpu()
     assert torch.standin.reads() == before + 2
+
+
+def test_the_check_does_not_wait_for_the_device() -> None:
+    layer = nn.Linear(4, 4, device=DEVICE)
+    x = torch.ones(2, 4, device=DEVICE)
+    with guard() as report:
+        before = torch.standin.reads()
+        for _ in range(3):
+            layer(x).sigmoid().square().sum().backward()
+        assert torch.standin.reads() == before
+    assert report.findings == []

@@ -26,7 +26,7 @@ OPERATORS = (
 
 def test_it_behaves_as_a_device_does(tmp_path: Path) -> None:
     outcomes = run_tests(ROOT / "tests/standin/checks.py", tmp_path)
-    assert len(outcomes) == 19
+    assert len(outcomes) == 20
     assert set(outcomes.values()) == {"passed"}, outcomes
 
 
