@@ -336,6 +336,7 @@ def _tellers() -> dict[Any, Any]:
         tensor.__repr__: Story.text,
         **{getattr(functions, n): drawing.recurrent(n) for n in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
         torch.nn.functional.scaled_dot_product_attention: drawing.attention,
+        torch.nn.functional.multi_head_attention_forward: drawing.heads,
         functions._pack_padded_sequence: Story.pack,
         functions._pad_packed_sequence: Story.pad,
     }
