@@ -73,7 +73,9 @@ class Traffic:
             return
         self._clock += 1
         given, results = operators.tensors_in((args, kwargs)), operators.tensors_in(result)
-        written = operators.arguments_written(func, args, kwargs)
+        if _only_asks(func):
+            given = []
+        written = operators.arguments_written(func, args, kwargs) if given else []
         if func._schema.name in _COPIES and given:
             source, target = given[-1], (written or results)[0]
             strided = all(t.layout is torch.strided for t in (source, target))
@@ -82,7 +84,7 @@ class Traffic:
                 return
         there = [t for t in (*given, *results) if not self.on_host(t)]
         if there and _waits(func):
-            self.waited(_current())
+            self.waited(_current(there[0]))
         if self._flights:
             for tensor in given:
                 self.host_uses(tensor, _name(func), any(tensor is w for w in written))
@@ -105,13 +107,13 @@ class Traffic:
         del self._flights[_key(tensor)]
 
     def _copied(self, source: torch.Tensor, target: torch.Tensor, non_blocking: bool) -> None:
-        if not non_blocking:
-            self.waited(_current())
-            return
         up = self.on_host(source)
-        host = source if up else target
+        host, there = (source, target) if up else (target, source)
+        if not non_blocking:
+            self.waited(_current(there))
+            return
         where = call_sites.capture(sys._getframe(2))
-        self._flights[_key(host)] = _Flight(_weak(host), up, _current(), self._clock, where)
+        self._flights[_key(host)] = _Flight(_weak(host), up, _current(there), self._clock, where)
         if self._streams:
             self._on_stream(None, [] if up else [source], [target] if up else [])
 
@@ -120,13 +122,13 @@ class Traffic:
 
         if torch._C._current_autograd_node() is not None:
             return  # autograd keeps the streams of a backward pass in order
-        stream, where = _current(), call_sites.capture(sys._getframe(2))
+        where = call_sites.capture(sys._getframe(2))
         if len(self._used) > _KEPT:
             self._used = {k: u for k, u in self._used.items() if not u.memory.expired()}
         for tensor in (*given, *written):
             if self.on_host(tensor) or tensor.layout is not torch.strided:
                 continue
-            writes = any(tensor is w for w in written)
+            stream, writes = _current(tensor), any(tensor is w for w in written)
             used = self._used.get(_key(tensor))
             if used is None or used.memory.expired():
                 used = self._used[_key(tensor)] = _Used(_weak(tensor), {}, {})
@@ -150,7 +152,7 @@ class Traffic:
         if self.on_host(args[0]):
             self.host_uses(args[0], func.__name__, False)
         else:
-            self.waited(_current())
+            self.waited(_current(args[0]))
 
     # -- synchronisation ------------------------------------------------------------------------------------
 
@@ -211,6 +213,12 @@ _ORDERING = frozenset(
 )
 
 
+def _only_asks(func: Any) -> bool:
+    """Whether an operator takes no elements of its arguments, but their shape or where they are."""
+    name = _name(func)
+    return name.endswith("_like") or name.startswith("new_") or name in ("is_pinned", "record_stream")
+
+
 def _non_blocking(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return kwargs.get(
         "non_blocking", args[2] if func._schema.name == "aten::copy_" and len(args) > 2 else False
@@ -225,12 +233,12 @@ def _waits(func: Any) -> bool:
     return tags.data_dependent_output in func.tags or tags.dynamic_output_shape in func.tags
 
 
-def _current() -> Stream:
-    """The stream that work goes to now; torch before 2.6 does not say."""
+def _current(tensor: torch.Tensor) -> Stream:
+    """The stream that work on a tensor goes to now; torch before 2.6 does not say."""
     accelerator = _accelerator()
-    if accelerator is None:
+    if accelerator is None or tensor.device.type != accelerator.current_accelerator().type:
         return (0, 0)
-    stream = accelerator.current_stream()
+    stream = accelerator.current_stream(tensor.device)
     return (stream.device_index, stream.stream_id)
 
 

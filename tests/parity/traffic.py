@@ -100,6 +100,8 @@ def test_result_listed_too_early() -> None:
 
 def test_result_read_in_time() -> None:
     back = torch.ones(4, device=DEVICE).to("cpu", non_blocking=True)
+    assert back.is_pinned()
+    assert torch.zeros_like(back).view(2, 2).shape == back.view(2, 2).shape
     getattr(torch, DEVICE).synchronize()
     back.sum()
 
