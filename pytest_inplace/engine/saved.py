@@ -19,7 +19,7 @@ from xxhash import xxh3_64_intdigest
 from pytest_inplace.engine import releases, values
 from pytest_inplace.engine.ledger import INPUT, LEAF, OUTPUT, Lane, Ledger, Record, UnusedRecord, describe
 from pytest_inplace.engine.outputs import make_is_output, passing_references
-from pytest_inplace.engine.quiet import quiet
+from pytest_inplace.engine.quiet import make_alias, quiet
 from pytest_inplace.engine.torch_errors import detached_error, version_error
 from pytest_inplace.reports import call_sites
 
@@ -76,6 +76,7 @@ def make_pack(ledger: Ledger, lane: Lane, walk: bool = True) -> Pack:
     resaved = _resaved
     apply_code = releases.apply_code()
     is_output = make_is_output()
+    alias = make_alias()
     passing = passing_references()
     peek = torch._C._autograd._get_sequence_nr
     on_saved = ledger.on_saved
@@ -97,22 +98,19 @@ def make_pack(ledger: Ledger, lane: Lane, walk: bool = True) -> Pack:
         if not tensor.is_leaf:
             held = references(tensor)
             kind = INPUT
-            if dispatch_modes():
+            # A dispatch mode sees this alias of an output, as it sees PyTorch's where there are no hooks.
+            if quietly or code is apply_code or dispatch_modes():
                 if is_output(tensor, frame, aliased_at, aliased_from):
-                    with quiet():
-                        keep, kind = tensor.detach(), OUTPUT
-            elif quietly or code is apply_code:
-                if is_output(tensor, frame, aliased_at, aliased_from):
-                    keep, kind = tensor.detach(), OUTPUT
+                    keep, kind = alias(tensor), OUTPUT
             elif version and (held > passing or tensor._is_view()):
                 # A view of a leaf that requires grad cannot have been written by an operation with a node.
                 base = tensor._base
                 if (base is None or not base.is_leaf) and is_output(tensor, frame, aliased_at, aliased_from):
-                    keep, kind = tensor.detach(), OUTPUT
+                    keep, kind = alias(tensor), OUTPUT
             elif held <= passing and not tensor._is_view():
                 # No variable refers to it: an output, or what one operation passes on to the next. That can
                 # be changed through its memory only, so an alias is as good.
-                keep, kind = tensor.detach(), OUTPUT
+                keep, kind = alias(tensor), OUTPUT
                 if (following := peek()) != aliased_at:
                     aliased_at, aliased_from = following, lane.saves
         if walk:

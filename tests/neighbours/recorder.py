@@ -11,6 +11,7 @@ import pytest
 
 FILE = "INPLACE_TEST_RECORD"
 _seen: dict[str, list[Any]] = {}
+_noted: dict[str, list[list[Any]]] = {}
 _records: dict[str, Any] = {}
 
 
@@ -32,14 +33,24 @@ def _add(nodeid: str, *what: Any) -> None:
 
 @pytest.fixture
 def record(request: pytest.FixtureRequest) -> Callable[..., None]:
-    return lambda *values: _add(request.node.nodeid, *map(frozen, values))
+    """Note values. Each run of the test begins a list of its own, the plugin's second run, too."""
+    noted: list[Any] = []
+    _noted.setdefault(request.node.nodeid.partition("::")[2], []).append(noted)
+    return lambda *values: noted.extend(map(frozen, values))
+
+
+def _without_traces(text: str) -> str:
+    """PyTorch's log of compilations tells all files of the call stack, of which the plugin's are some."""
+    return "".join(line for line in text.splitlines(keepends=True) if "torch.__trace:" not in line)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     crash = getattr(report.longrepr, "reprcrash", None)
+    message = report.longrepr[2] if isinstance(report.longrepr, tuple) else crash and crash.message
     # What was captured is compared, too: nothing may be added or lost.
-    _add(report.nodeid, (report.when, report.outcome, crash and crash.message, report.sections))
+    sections = [(title, shown) for title, text in report.sections if (shown := _without_traces(text))]
+    _add(report.nodeid, (report.when, report.outcome, message, sections))
     if hasattr(report, "inplace"):
         _records[report.nodeid.partition("::")[2]] = report.inplace
 
@@ -50,4 +61,4 @@ def pytest_warning_recorded(warning_message: Any, when: str, nodeid: str) -> Non
 
 def pytest_sessionfinish() -> None:
     with open(os.environ[FILE], "wb") as file:
-        pickle.dump((_seen, _records), file)
+        pickle.dump((_seen, _noted, _records), file)

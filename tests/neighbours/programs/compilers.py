@@ -47,10 +47,8 @@ def f(x):
 # -- compilers ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compiled(record, backend):
-    if backend == "inductor":
-        pytest.importorskip("torch._inductor")
     model = network()
     compiled = torch.compile(model, backend=backend, fullgraph=True)
     x = torch.randn(5, 4, requires_grad=True)
@@ -69,16 +67,6 @@ def test_compilations_are_as_many(record):
         x = torch.randn(size, requires_grad=True)
         compiled(x, 2).backward()
     record(counter.frame_count, counter.op_count)
-
-
-def test_compiled_autograd(record):
-    counter = torch._dynamo.testing.CompileCounter()
-    model = network()
-    x = torch.randn(5, 4)
-    with torch._dynamo.compiled_autograd._enable(torch.compile(backend=counter)):
-        for _ in range(3):
-            model(x).sum().backward()
-    record(counter.frame_count, *[p.grad for p in model.parameters()])
 
 
 def test_compiled_with_a_transform_inside(record):
