@@ -64,6 +64,8 @@ class Entry(Evidence):
     digest: int | None = field(kw_only=True)
     version: int = field(kw_only=True)
     node: int = field(kw_only=True)
+    called: Capture | None = None
+    """The Python code that called the operation, be it the user's or a library's."""
     written_at: int | None = None
     compared: int | None = None
     """The digest of what ``values`` compares with: working out a difference costs much more."""

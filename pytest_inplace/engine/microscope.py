@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from pytest_inplace.engine.ledger import Lane, Ledger, Record, Suspect, is_stati
 from pytest_inplace.engine.outside import Outside
 from pytest_inplace.engine.questions import Questions
 from pytest_inplace.engine.quiet import quiet
-from pytest_inplace.engine.saved import make_unpack
+from pytest_inplace.engine.saved import make_pack, make_unpack
 from pytest_inplace.engine.trials import Trials
 from pytest_inplace.engine.turns import Turns
 from pytest_inplace.engine.watch import Watch, active_ledger
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 MAX_WATCHED = 256
 MAX_JUDGEMENTS = 200
+MAX_BY_PLACE = 2000
+"""Each is a copy that stays to the end: more would be a matter of memory."""
 
 
 class Microscope(Questions):
@@ -152,7 +154,10 @@ class Microscope(Questions):
     def _saved(self, record: Record) -> None:
         self._extensions.look(record.tensor)
         self._trials.saved(record)
-        if not self._wanted(record.ordinal) and record.where not in self._places:
+        called = self._caller() if self._places else record.where
+        if not self._wanted(record.ordinal) and not (
+            len(self.entries) < MAX_BY_PLACE and (record.where in self._places or called in self._places)
+        ):
             return
         if self.on_trial or self.ledger.closed:
             return
@@ -171,10 +176,19 @@ class Microscope(Questions):
             digest=record.digest,
             version=record.version,
             where=record.where,
+            called=called,
             node=node,
         )
         self.entries[record.ordinal] = entry
         self._group(entry, record, memory, frame)
+
+    @staticmethod
+    def _caller() -> Capture | None:
+        """The Python code that called the operation, which the sentinel notes: it may be a library's."""
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and frame.f_code.co_filename == make_pack.__code__.co_filename:
+            frame = frame.f_back
+        return None if frame is None else (frame.f_code, frame.f_lasti)
 
     def follow(self, suspect: Suspect) -> None:
         """Watch a save that was there before this run: the run may write it once more, and show where."""
@@ -305,7 +319,7 @@ class Microscope(Questions):
     def _before_backward(
         self, engine: Callable[..., Any], outputs: Any, args: tuple[Any, ...], accumulates: bool
     ) -> None:
-        if self._judgements >= MAX_JUDGEMENTS:
+        if self.judged_enough:
             return
         changed: dict[int, tuple[Entry, Record]] = {}
         for ordinal, entry in list(self.entries.items()):  # other threads add to it
@@ -362,15 +376,14 @@ class Microscope(Questions):
         found = (self.entries.get(ordinal) for ordinal in candidates)
         return next((e for e in found if e is not None and is_again(e, suspect)), None)
 
-    def adopt(self, suspects: Iterable[Suspect], other: Microscope) -> None:
-        """Take from another run, with other ordinals, what was written at the places of these suspects."""
-        by_place: dict[Any, list[Suspect]] = {}
-        for suspect in suspects:
-            by_place.setdefault(suspect.where, []).append(suspect)
-        for place, missing in by_place.items():
-            entries = [e for _, e in sorted(other.entries.items()) if e.where == place and e.differs]
-            if len(entries) == len(missing):
-                self._known.update({id(s): e for s, e in zip(missing, entries, strict=True)})
+    def stand_in(self, suspect: Suspect, entry: Entry) -> None:
+        """From now on this is what was seen of a suspect."""
+        self._known[id(suspect)] = entry
+
+    @property
+    def judged_enough(self) -> bool:
+        """Whether no more backward passes are judged, each of which takes two of them."""
+        return self._judgements >= MAX_JUDGEMENTS
 
     def forget(self, record: Record) -> None:
         """The record holds the tensor no more."""

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pytest_inplace.engine.alike import adopt, adopt_alike, is_lost
 from pytest_inplace.engine.children import Children
 from pytest_inplace.engine.children import key_of as key_of_finding
 from pytest_inplace.engine.deadline import Deadline
@@ -14,7 +15,7 @@ from pytest_inplace.engine.evidence import Case, Entry, Evidence
 from pytest_inplace.engine.ledger import Suspect
 from pytest_inplace.engine.microscope import Microscope
 from pytest_inplace.reports import call_sites, fixes
-from pytest_inplace.reports.findings import Finding, Site, TensorInfo, merge
+from pytest_inplace.reports.findings import Coverage, Finding, Site, TensorInfo, merge
 
 NOT_REPRODUCED = (
     "the second run of the test did not show it again (the test is not deterministic), "
@@ -39,6 +40,7 @@ def replay(
     children: Iterable[Finding] = (),
     deadline: Deadline | None = None,
     cut: str = "",
+    coverage: Coverage | None = None,
 ) -> list[Finding]:
     """Run the program again and judge ``suspects``; harmless ones give no finding.
 
@@ -49,6 +51,7 @@ def replay(
         children: what child processes of the first run found without knowing the lines.
         deadline: breaks the program off; ``run`` enters it for the part that may be.
         cut: what a report is to say if that happens.
+        coverage: counts what was not tried itself.
     """
     suspects = list(suspects)
     microscope = Microscope(
@@ -57,12 +60,12 @@ def replay(
     for suspect in suspects:
         microscope.follow(suspect)
     found = _watch(microscope, run)
-    missing = [s for s in suspects if _is_elsewhere(s, microscope)]
+    missing = [s for s in suspects if is_lost(s, microscope)]
     if missing and not (deadline is not None and deadline.passed):
-        # What the first run did once and for all, in a cache, say, shifts the numbers of the saves.
         other = Microscope(frozenset(), lines, frozenset(s.where for s in missing), deadline)
         _watch(other, run)
-        microscope.adopt(missing, other)
+        adopt(microscope, missing, suspects, other)
+        adopt_alike(microscope, [s for s in missing if is_lost(s, microscope)], other, coverage)
     broken_off = cut if deadline is not None and deadline.passed else None
     own = [*findings_of(microscope, suspects, cut=broken_off), *microscope.frozen_findings]
     return [*own, *_of_children(microscope.children, found, children)]
@@ -85,13 +88,6 @@ def _of_children(second: Children, found: list[Finding], first: Iterable[Finding
     """What children found in the second run, and what they found in the first only; but nothing harmless."""
     lost = [f for f in first if key_of_finding(f) not in second.suspects]
     return [*found, *(dataclasses.replace(f, note=NOT_REPRODUCED) for f in lost)]
-
-
-def _is_elsewhere(suspect: Suspect, microscope: Microscope) -> bool:
-    """Whether the run did not show a save, or showed another one under its number."""
-    if suspect.kind != "saved" or suspect.ordinal is None or suspect.where is None:
-        return False
-    return microscope.reproduced(suspect) is None
 
 
 def findings_of(

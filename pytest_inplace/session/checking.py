@@ -306,7 +306,7 @@ class ItemCheck:
         self._pause()
         progress.say(self.item, self._began)
         try:
-            return replay_item(self.item, self._before, suspects, children, deadline, cut)
+            return replay_item(self.item, self._before, suspects, children, deadline, cut, self.coverage)
         finally:
             self._resume()
             if deadline.passed:

@@ -23,7 +23,7 @@ from pytest_inplace.engine.deadline import Deadline
 from pytest_inplace.engine.ledger import Suspect
 from pytest_inplace.engine.replay import replay
 from pytest_inplace.engine.rng import RandomStates
-from pytest_inplace.reports.findings import Finding
+from pytest_inplace.reports.findings import Coverage, Finding
 from pytest_inplace.session.companions import benchmarks_kept, no_timeout
 from pytest_inplace.session.process_state import ProcessState
 
@@ -86,9 +86,12 @@ def replay_item(
     children: Iterable[Finding] = (),
     deadline: Deadline | None = None,
     cut: str = "",
+    coverage: Coverage | None = None,
 ) -> list[Finding]:
     """Run ``item`` again and judge ``suspects``; outcomes of the second run do not count."""
-    judge = functools.partial(replay, suspects=suspects, children=children, deadline=deadline, cut=cut)
+    judge = functools.partial(
+        replay, suspects=suspects, children=children, deadline=deadline, cut=cut, coverage=coverage
+    )
     return run_again(item, before, judge, deadline)
 
 
