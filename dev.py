@@ -115,11 +115,12 @@ def test(exhaustive: bool) -> int:
 
 # Python, and what to install first. Numpy 2 does not fit torch 2.4.
 MATRIX = {
-    "python3.10 torch2.4": ("python3.10", ["torch==2.4.1", "numpy<2"]),
+    "python3.10 torch2.4 pytest8.0": ("python3.10", ["torch==2.4.1", "numpy<2", "pytest==8.0.*"]),
     "python3.11 torch2.4": ("python3.11", ["torch==2.4.1", "numpy<2"]),
     "python3.11 pytest8.0": ("python3.11", [TORCH, "pytest==8.0.*"]),
     "python3.11 newest": ("python3.11", ["torch"]),
     "python3.12": ("python3.12", [TORCH]),
+    "python3.12 newest": ("python3.12", ["torch"]),
     "python3.13 newest": ("python3.13", ["torch"]),
 }
 

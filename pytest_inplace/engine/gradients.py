@@ -19,6 +19,7 @@ from pytest_inplace.engine import names, values
 from pytest_inplace.engine.contexts import Contexts
 from pytest_inplace.engine.inputs import graph_below, roots
 from pytest_inplace.engine.quiet import quiet
+from pytest_inplace.engine.releases import set_version
 from pytest_inplace.reports.findings import GradientError
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ class Judge:
                     if not values.same_values(leaf, content):  # a hook that steps the optimizer
                         leaf.data.copy_(content)
                     if leaf._version != version:
-                        torch._C._autograd._unsafe_set_version_counter((leaf,), (version,))
+                        set_version(leaf, version)
 
 
 def _errors(

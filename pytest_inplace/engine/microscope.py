@@ -19,7 +19,8 @@ from pytest_inplace.engine.ledger import Lane, Ledger, Record, Suspect, is_stati
 from pytest_inplace.engine.outside import Outside
 from pytest_inplace.engine.questions import Questions
 from pytest_inplace.engine.quiet import quiet
-from pytest_inplace.engine.saved import make_pack, make_unpack
+from pytest_inplace.engine.releases import apply_code
+from pytest_inplace.engine.saved import caller_of, make_pack, make_unpack
 from pytest_inplace.engine.trials import Trials
 from pytest_inplace.engine.turns import Turns
 from pytest_inplace.engine.watch import Watch, active_ledger
@@ -188,6 +189,8 @@ class Microscope(Questions):
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename == make_pack.__code__.co_filename:
             frame = frame.f_back
+        if frame is not None and frame.f_code is apply_code():
+            frame = caller_of(frame)
         return None if frame is None else (frame.f_code, frame.f_lasti)
 
     def follow(self, suspect: Suspect) -> None:
@@ -228,12 +231,14 @@ class Microscope(Questions):
 
     # -- watching -----------------------------------------------------------------------------------
 
-    def _step(self, where: Capture, frame: FrameType) -> None:
+    def _step(self, where: Capture | None, frame: FrameType) -> None:
         if self._busy == threading.get_ident() or self.on_trial or self._turns is None:
             return
         if self._deadline is not None:
             self._deadline.check()
         self._alone = self._turns.take()
+        if where is None:
+            return  # nothing of the user's has run
         with self._looking:
             if self._groups:
                 self._look(where, frame)

@@ -89,6 +89,10 @@ def make_is_output() -> IsOutput:
 
 def _has_saved(node: Any, since: int) -> bool:
     """Whether this node holds a record at least as late as that with the ordinal ``since``."""
+    if not releases.shows_saved():
+        from pytest_inplace.engine.saved import held_by
+
+        return any(record.ordinal >= since for record in held_by(node))
     for name in [name for name in dir(node) if name.startswith("_raw_saved_")]:
         saved = getattr(node, name)
         for each in saved if isinstance(saved, tuple) else (saved,):

@@ -6,7 +6,10 @@ import functools
 import threading
 from collections.abc import Callable
 from types import CodeType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 
 def function_apply() -> Callable[..., Any]:
@@ -112,6 +115,24 @@ def in_place_of(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]
 
 _originals: dict[str, Any] = {}
 _replacements: dict[str, Callable[..., Any]] = {}
+
+
+def set_version(tensor: torch.Tensor, version: int) -> None:
+    """Set the version counter of a tensor; torch 2.4 takes one tensor at a time."""
+    import torch
+
+    setting: Any = torch._C._autograd._unsafe_set_version_counter
+    try:
+        setting((tensor,), (version,))
+    except TypeError:
+        setting(tensor, version)
+
+
+def shows_saved() -> bool:
+    """Whether a node's ``_raw_saved_x`` tells what a hook made of x; that of torch 2.4 does not."""
+    import torch
+
+    return hasattr(torch._C._autograd.SavedTensor, "data")
 
 
 class _Pushed(threading.local):

@@ -119,6 +119,9 @@ def make_pack(ledger: Ledger, lane: Lane, walk: bool = True) -> Pack:
                 outer = outer.f_back
             frame = outer or frame
             code = frame.f_code
+        elif code is apply_code:  # who calls a Function is one line each, as that of an operation
+            frame = caller_of(frame)
+            code = frame.f_code
         address = array = stride = others = raw = None
         digest: int | None
         try:
@@ -194,6 +197,17 @@ def make_pack(ledger: Ledger, lane: Lane, walk: bool = True) -> Pack:
     return pack
 
 
+def caller_of(frame: FrameType) -> FrameType:
+    """The frame that called a custom Function, past torch's and the one that we put around it."""
+    from pytest_inplace.engine import functions
+
+    inside = frame.f_code.co_filename, functions.__file__
+    outer: FrameType | None = frame
+    while outer is not None and outer.f_code.co_filename in inside:
+        outer = outer.f_back
+    return outer or frame
+
+
 def is_ours(pair: tuple[Any, Any]) -> bool:
     """Whether this pair of hooks is one of ours, of this thread or any other."""
     return hasattr(pair[0], _OURS)
@@ -214,6 +228,9 @@ def make_unpack(active: Callable[[], Ledger | None]) -> Unpack:
 
     def unpack(record: Record) -> torch.Tensor:
         __tracebackhide__ = True  # a version error must look as if PyTorch had raised it
+        if _probe is not None:
+            _probe.append(record)
+            return record.tensor
         if type(record) is unused:
             # As mark_used() does, without the call.
             record[9].waiting -= 1
@@ -253,9 +270,6 @@ def make_unpack(active: Callable[[], Ledger | None]) -> Unpack:
     def compare(record: Record) -> torch.Tensor:
         __tracebackhide__ = True
         tensor = record.tensor
-        if _probe is not None:
-            _probe.append(record)
-            return tensor
         if record.hooks is not None:
             packed, unpack_it = record.hooks
             return unpack_it(packed)
@@ -336,6 +350,12 @@ def _looking_at(node: Any, name: str) -> tuple[Any, list[Record]]:
         return None, []
     finally:
         _probe = None
+
+
+def held_by(node: Any) -> list[Record]:
+    """The records that a node holds, as far as it has saved by now."""
+    names = [name for name in dir(node) if name.startswith("_saved_")]
+    return [record for name in names for record in _looking_at(node, name)[1]]
 
 
 _resaved: list[tuple[tuple[int, int], weakref.ref[Record]]] = []

@@ -75,6 +75,7 @@ def _type_text(dtype: torch.dtype, layout: torch.layout, device: str) -> str | N
     from torch.autograd import Function
 
     from pytest_inplace.engine.quiet import quiet
+    from pytest_inplace.engine.releases import set_version
 
     class Saving(Function):
         @staticmethod
@@ -90,7 +91,7 @@ def _type_text(dtype: torch.dtype, layout: torch.layout, device: str) -> str | N
         try:
             kept = torch.empty((2, 2), dtype=dtype, layout=layout, device=device)
             node: Any = Saving.apply(torch.zeros(1, requires_grad=True), kept).grad_fn  # type: ignore[no-untyped-call]
-            torch._C._autograd._unsafe_set_version_counter((kept,), (kept._version + 1,))
+            set_version(kept, kept._version + 1)
             node.saved_tensors  # noqa: B018
         except (RuntimeError, NotImplementedError, TypeError) as error:
             found = re.search(r"inplace operation: \[(\S+) \[", str(error))

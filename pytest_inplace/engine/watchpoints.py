@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_inplace.reports.call_sites import Capture, is_library, is_library_file, user_frame
 
-Step = Callable[[Capture, FrameType], None]
+Step = Callable[["Capture | None", FrameType], None]
 Returned = Callable[[FrameType, Any], None]
 
 _WRITING = (
@@ -93,8 +93,8 @@ class Tracer:
         if not self._running or is_library(frame.f_code) or _generated(frame):
             return None
         caller = user_frame(frame.f_back)
-        if caller is not None:
-            self._step((caller.f_code, caller.f_lasti), caller)
+        # A thread has no caller; it must take its turn all the same, for its first instruction may be long.
+        self._step(None if caller is None else (caller.f_code, caller.f_lasti), caller or frame)
         return self._traced(frame)
 
     def _traced(self, frame: FrameType) -> Any:

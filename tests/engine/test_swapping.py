@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils import swap_tensors
 
 from pytest_inplace.engine.guard import examine
+from pytest_inplace.engine.releases import shows_saved
 
 
 def leaf() -> torch.Tensor:
@@ -117,16 +118,20 @@ def hooks_are_copied_and_pickled() -> list[Any]:
     return [hook.__name__, loaded is module_hook]
 
 
+gives_way = pytest.mark.skipif(
+    not shows_saved(),
+    reason="torch 2.4 does not tell what `_raw_saved_x` holds, so our hooks stay there",
+)
 PROGRAMS = [
     swap_parameters_between_steps,
     swap_a_saved_leaf,
     swap_a_saved_input,
     swap_a_leaf_whose_graph_saved_nothing,
     module_conversion_by_swapping,
-    raw_hooks_that_keep_a_copy,
-    raw_hooks_that_keep_text,
+    pytest.param(raw_hooks_that_keep_a_copy, marks=gives_way),
+    pytest.param(raw_hooks_that_keep_text, marks=gives_way),
     raw_hooks_registered_twice,
-    raw_hooks_that_raise,
+    pytest.param(raw_hooks_that_raise, marks=gives_way),
     raw_hooks_after_release,
     hooks_are_copied_and_pickled,
 ]
@@ -149,11 +154,13 @@ def test_the_program_goes_as_in_plain_pytorch(program: Callable[[], Any]) -> Non
     assert found.findings == []
 
 
+@gives_way
 def test_what_raw_hooks_keep_is_said_to_be_unchecked() -> None:
     found = examine(raw_hooks_that_keep_a_copy)
     assert "a saved tensor on which the test registered hooks" in found.coverage.reasons
 
 
+@gives_way
 def test_the_tensor_dies_that_raw_hooks_did_not_keep() -> None:
     """A hook that offloads is there to free memory."""
     import weakref

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401 - see numpy.random below
 import importlib
 import importlib.util
 import linecache

@@ -267,12 +267,12 @@ def test_nothing_stays_in_a_pool_that_lives_on(check: Check) -> None:
         + OLD_POOL
         + function("work", CLEAN)
         + """
+from pytest_inplace.engine.releases import top_of_hooks
 def test_it():
     run(work)
 @pytest.mark.inplace_safe(check=False)
 def test_after():
-    top = torch._C._autograd._top_saved_tensors_default_hooks
-    assert pool.submit(top, True).result() is None
+    assert pool.submit(top_of_hooks).result() is None
 """
     )
     check(source).outcomes(passed=2)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.integration.support import CLEAN, SILENT, VERSION, VERSION_WORDS, Run, function, line_of
 
@@ -209,6 +211,10 @@ for _ in range(3):
     assert run.record()["coverage"]["not_checked"] == {}
 
 
+@pytest.mark.skipif(
+    "init_sync" not in inspect.signature(torch.nn.parallel.DistributedDataParallel).parameters,
+    reason="this torch has no DistributedDataParallel(init_sync=False)",
+)
 def test_ddps_silent_broadcast_of_buffers_is_found(check: Check) -> None:
     """The second forward pass overwrites on rank 1 what the first one's backward will use, without a word."""
     body = """
