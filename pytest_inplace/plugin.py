@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_inplace.session import baselines, options
+from pytest_inplace.session import baselines, options, support
 from pytest_inplace.session.checking import ItemCheck, PytestInplaceWarning
 
 if sys.version_info < (3, 11):
@@ -68,9 +68,11 @@ def _suggest(config: pytest.Config) -> None:
     config.pluginmanager.register(Suggestions(config, apply), "inplace_suggest")
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
+def pytest_report_header(config: pytest.Config) -> list[str] | None:
     settings = config.stash[_settings]
-    return options.header(settings) if options.active(settings) else None
+    if not options.active(settings):
+        return None
+    return [line for line in (options.header(settings), support.untested(config)) if line is not None]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -30,12 +30,18 @@ def install(
     global _users
     with _lock:
         _users += 1
-        if _users == 1:
+        if _users > 1:
+            return
+        try:
             for owner, name, replacement in patches():
                 own = owner.__dict__
                 _patched.append((owner, name, own[name] if name in own else getattr(owner, name)))
                 setattr(owner, name, replacement)
             _patch_disabling(is_ours)
+        except BaseException:  # a torch without one of the parts that we take hold of
+            _users = 0
+            _put_back()
+            raise
 
 
 def uninstall() -> None:
@@ -44,9 +50,13 @@ def uninstall() -> None:
     with _lock:
         _users -= 1
         if _users == 0:
-            while _patched:
-                owner, name, original = _patched.pop()
-                setattr(owner, name, original)
+            _put_back()
+
+
+def _put_back() -> None:
+    while _patched:
+        owner, name, original = _patched.pop()
+        setattr(owner, name, original)
 
 
 def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:

@@ -74,7 +74,11 @@ def replay(
 def _watch(microscope: Microscope, run: Callable[[], object]) -> list[Finding]:
     """Run the program; the result is what its child processes found."""
     found: list[Finding] = []
-    microscope.start()
+    try:
+        microscope.start()
+    except BaseException:  # a torch without one of the parts that we take hold of
+        microscope.stop()
+        raise
     try:
         run()
     finally:

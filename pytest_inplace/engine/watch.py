@@ -92,16 +92,20 @@ class Watch:
 
         follow_hooks()
         autograd = torch._C._autograd
-        disabled = autograd._saved_tensors_hooks_get_disabled_error_message()
-        if disabled is not None:
-            # Some library left hooks switched off for the whole thread: we cannot see, so we say so.
-            self._pair = None
-            self.ledger.coverage.not_checked("saved-tensor hooks were disabled before the test")
-        elif self._pair is not None:
-            autograd._push_saved_tensors_default_hooks(*self._pair)
+        coexist.install(is_ours, _patches)  # first: where it fails nothing of ours is left behind
+        try:
+            disabled = autograd._saved_tensors_hooks_get_disabled_error_message()
+            if disabled is not None:
+                # Some library left hooks switched off for the whole thread: we cannot see, so we say so.
+                self._pair = None
+                self.ledger.coverage.not_checked("saved-tensor hooks were disabled before the test")
+            elif self._pair is not None:
+                autograd._push_saved_tensors_default_hooks(*self._pair)
+        except BaseException:
+            coexist.uninstall()
+            raise
         self.ledger.here.lane = self.ledger.lanes[0]
         self.threads[threading.get_ident()] = [self.ledger.lanes[0]]
-        coexist.install(is_ours, _patches)
         _active.append(self)
 
     def pause(self) -> None:

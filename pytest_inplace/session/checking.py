@@ -14,9 +14,10 @@ import pytest
 
 from pytest_inplace.reports.findings import Coverage, Finding, Site
 from pytest_inplace.reports.parity import ParityRecord
-from pytest_inplace.session import companions, progress, replay_limit
+from pytest_inplace.session import companions, progress, replay_limit, support
 from pytest_inplace.session.options import Settings
 from pytest_inplace.session.parity import ItemParity
+from pytest_inplace.session.verdicts import is_confirmed_by, moot
 
 if TYPE_CHECKING:
     from pytest_inplace.session.baselines import BaselineOfRun
@@ -75,8 +76,7 @@ class ItemCheck:
     def _start(self) -> None:
         from pytest_inplace.engine.ledger import Ledger
         from pytest_inplace.engine.watch import Watch
-        from pytest_inplace.session.process_state import ProcessState
-        from pytest_inplace.session.rerun import Began
+        from pytest_inplace.session.process_state import Began, ProcessState
 
         self._before = Began(ProcessState.capture(), names=companions.globals_of_doctest(self.item))
         if "inplace" in getattr(self.item, "fixturenames", ()):
@@ -129,6 +129,8 @@ class ItemCheck:
 
     def tear_down_early(self) -> None:
         """Tear the test's own fixtures down, while what surrounds it is there for a second run."""
+        if support.no_second_runs() is not None:
+            return
         from pytest_inplace.session.rerun import tear_down
 
         if self.item in self.item.session._setupstate.stack:
@@ -170,7 +172,7 @@ class ItemCheck:
 
     def phase(self, when: str) -> contextlib.AbstractContextManager[None]:
         """Around a phase: takes down what the test itself begins with, after the hooks of other plugins."""
-        if when == "setup":
+        if when == "setup" and support.no_second_runs() is None:
             return companions.called_first(self.item.session._setupstate, "setup", self._begins)
         if when == "call":
             return companions.called_first(self.item, "runtest", self._calls)
@@ -194,7 +196,7 @@ class ItemCheck:
             findings += self._compare(when, error, findings)
         if error is not None and "torch" in sys.modules:
             findings += native(error)
-        findings = [f for f in findings if not self._allowed(f) and not _moot(f, error)]
+        findings = [f for f in findings if not self._allowed(f) and not moot(f, error)]
         if not findings:
             return []
         self.item.ihook.pytest_inplace_modify_findings(item=self.item, findings=findings)
@@ -218,7 +220,7 @@ class ItemCheck:
         """Take these in; where one confirms a latent one of an earlier phase, it only takes its place."""
         fresh = []
         for finding in findings:
-            earlier = [i for i, known in enumerate(self.findings) if _is_confirmed_by(known, finding)]
+            earlier = [i for i, known in enumerate(self.findings) if is_confirmed_by(known, finding)]
             if earlier:
                 self.findings[earlier[0]] = finding
             else:
@@ -260,10 +262,9 @@ class ItemCheck:
 
     def _judge(self, suspects: Iterable[Any], when: str, children: list[Finding]) -> list[Finding]:
         from pytest_inplace.engine.replay import findings_of, unreplayed
-        from pytest_inplace.session.rerun import can_replay_now
 
         why = self._no_replay(when) or self._too_long()
-        if why is None and not can_replay_now(self.item):
+        if why is None and not companions.can_replay_now(self.item):
             why = "not replayed: what surrounds the test was already torn down"
         if why is None:
             self.tear_down_early()  # watched, as it would be in its own phase
@@ -285,10 +286,8 @@ class ItemCheck:
         findings = [f for each in raised for f in each.findings if f.code == "INP206"]
         if not findings:
             return []
-        from pytest_inplace.session.rerun import can_replay_now
-
         why = self._no_replay("call") or self._too_long()
-        if why is None and can_replay_now(self.item):
+        if why is None and companions.can_replay_now(self.item):
             again = [f for f in self._replay(()) if f.code == "INP206"]
             if [f.tensor for f in again] == [f.tensor for f in findings]:
                 return again
@@ -319,15 +318,13 @@ class ItemCheck:
 
     def _compare(self, when: str, error: BaseException | None, findings: list[Finding]) -> list[Finding]:
         """What another device makes of a test that is right on the CPU."""
-        from pytest_inplace.session.rerun import can_replay_now
-
         assert self.parity is not None
         if error is not None or findings:
             self.parity.not_compared("it fails on the CPU")
             self.parity.stop()
         elif when == "call":
             why = self._no_replay(when)
-            if why is None and not can_replay_now(self.item):
+            if why is None and not companions.can_replay_now(self.item):
                 why = "what surrounds the test was already torn down"
             if why is not None:
                 self.parity.not_compared(why)
@@ -354,7 +351,10 @@ class ItemCheck:
 
     def _no_replay(self, when: str) -> str | None:
         if self.settings.replay != "never":
-            return None
+            lacking = support.no_second_runs() or companions.unstoppable(self.item)
+            if lacking is not None:
+                self.coverage.not_checked(f"a second run: {lacking}")
+            return None if lacking is None else f"not replayed: {lacking}"
         return f"not replayed: {self.settings.replay_off_because or 'off by --inplace-replay=never'}"
 
     def _pause(self) -> None:
@@ -362,27 +362,6 @@ class ItemCheck:
 
     def _resume(self) -> None:
         self._watching.resume()
-
-
-def _moot(finding: Finding, error: BaseException | None) -> bool:
-    """Whether a test that failed by itself gives no reason to claim this.
-
-    Its graphs may be unused because of the failure, and a backward pass that raised cannot be judged: that
-    a gradient was written in place says little, for that is normal where nobody shares it.
-    """
-    from pytest_inplace.engine.guard import InplaceError, chain
-
-    if error is None or any(isinstance(each, InplaceError) for each in chain(error)):
-        return False
-    unused = finding.code == "INP202" and finding.state == "latent"
-    return unused or (finding.code == "INP203" and not finding.gradients_judged)
-
-
-def _is_confirmed_by(latent: Finding, finding: Finding) -> bool:
-    same = (
-        latent.code == finding.code and latent.saved == finding.saved and latent.modified == finding.modified
-    )
-    return same and latent.state == "latent" and finding.state == "confirmed"
 
 
 def _warn(item: pytest.Item, finding: Finding) -> None:

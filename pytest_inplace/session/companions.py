@@ -35,13 +35,35 @@ def called_first(owner: Any, name: str, first: Callable[[], None]) -> Iterator[N
                 delattr(owner, name)
 
 
+def can_replay_now(item: pytest.Item) -> bool:
+    """Whether everything around the test (module, class, session) is still set up."""
+    chain = item.listchain()
+    return list(item.session._setupstate.stack)[: len(chain) - 1] == chain[:-1]
+
+
+def _clock(item: pytest.Item) -> Any:
+    """The plugin of pytest-timeout, if its clock runs for this test."""
+    running = getattr(item, "cancel_timeout", None) is not None
+    return item.config.pluginmanager.getplugin("timeout") if running else None
+
+
+def unstoppable(item: pytest.Item) -> str | None:
+    """Why the clock of pytest-timeout, which may end the whole run, cannot be stopped for a second run."""
+    plugin, hooks = _clock(item), item.config.hook
+    needed = "pytest_timeout_cancel_timer", "pytest_timeout_set_timer"
+    if plugin is None or (
+        hasattr(plugin, "_get_item_settings") and all(hasattr(hooks, name) for name in needed)
+    ):
+        return None
+    return "the clock of this pytest-timeout cannot be stopped"
+
+
 @contextlib.contextmanager
 def no_timeout(item: pytest.Item) -> Iterator[None]:
     """Stop the clock of pytest-timeout, which measures the test and not its second run."""
-    plugin = item.config.pluginmanager.getplugin("timeout")
+    plugin = _clock(item)
     hooks: Any = item.config.hook
-    running = getattr(item, "cancel_timeout", None) is not None
-    if not running or not hasattr(plugin, "_get_item_settings"):
+    if plugin is None or unstoppable(item) is not None:
         yield
         return
     settings = plugin._get_item_settings(item)
@@ -58,11 +80,10 @@ def no_timeout(item: pytest.Item) -> Iterator[None]:
 
 def timed_out(item: pytest.Item) -> bool:
     """Whether pytest-timeout has ended the test, so that a second run would never end."""
-    plugin = item.config.pluginmanager.getplugin("timeout")
-    running = getattr(item, "cancel_timeout", None) is not None
-    if not running or not hasattr(plugin, "_get_item_settings") or not hasattr(signal, "ITIMER_REAL"):
+    plugin = _clock(item)
+    if plugin is None or unstoppable(item) is not None or not hasattr(signal, "ITIMER_REAL"):
         return False
-    if plugin._get_item_settings(item).method != "signal":
+    if getattr(plugin._get_item_settings(item), "method", None) != "signal":
         return False
     handler = signal.getsignal(signal.SIGALRM)
     ours = getattr(handler, "__module__", None) == "pytest_timeout"

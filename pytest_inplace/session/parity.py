@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_inplace.reports.findings import Finding, Site
-    from pytest_inplace.session.rerun import Began
+    from pytest_inplace.session.process_state import Began
 
 LONGEST = 600.0
 """Seconds after which a run for the comparison is taken to hang."""

@@ -61,6 +61,18 @@ class ProcessState:
             _set_torch_switches(self.torch_switches)
 
 
+@dataclass
+class Began:
+    """What a test began with, in its first run."""
+
+    state: ProcessState
+    """Before the set-up of what is its own."""
+    call: RandomStates | None = None
+    """The random numbers right before its call, which a hook may have seeded."""
+    names: dict[str, Any] | None = None
+    """Those of a doctest."""
+
+
 def _torch_switches() -> tuple[Any, ...] | None:
     torch = sys.modules.get("torch")
     if torch is None:

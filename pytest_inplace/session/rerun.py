@@ -21,29 +21,16 @@ from _pytest.tmpdir import tmppath_result_key
 
 from pytest_inplace.engine.deadline import Deadline
 from pytest_inplace.engine.ledger import Suspect
-from pytest_inplace.engine.replay import replay
-from pytest_inplace.engine.rng import RandomStates
+from pytest_inplace.engine.replay import replay, unreplayed
 from pytest_inplace.reports.findings import Coverage, Finding
 from pytest_inplace.session.companions import benchmarks_kept, no_timeout
-from pytest_inplace.session.process_state import ProcessState
+from pytest_inplace.session.process_state import Began, ProcessState
 
 Result = TypeVar("Result")
 
 _OF_THE_RUN = ("funcargs", "_request", "_excinfo", "_instance", "_obj", "_testcase")
 _LISTS = ("user_properties", "_report_sections")
 _REPORTING = ("pytest_runtest_logreport", "pytest_exception_interact")
-
-
-@dataclass
-class Began:
-    """What a test began with, in its first run."""
-
-    state: ProcessState
-    """Before the set-up of what is its own."""
-    call: RandomStates | None = None
-    """The random numbers right before its call, which a hook may have seeded."""
-    names: dict[str, Any] | None = None
-    """Those of a doctest."""
 
 
 @dataclass
@@ -89,10 +76,15 @@ def replay_item(
     coverage: Coverage | None = None,
 ) -> list[Finding]:
     """Run ``item`` again and judge ``suspects``; outcomes of the second run do not count."""
+    suspects, children = list(suspects), list(children)
     judge = functools.partial(
         replay, suspects=suspects, children=children, deadline=deadline, cut=cut, coverage=coverage
     )
-    return run_again(item, before, judge, deadline)
+    try:
+        return run_again(item, before, judge, deadline)
+    except Exception as error:  # of our own, or of a part of pytest or torch that is not what it was
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        return [*unreplayed(suspects, f"the second run failed: {what}"), *children]
 
 
 def run_again(
@@ -148,12 +140,6 @@ def run_again(
             return how(run)
         finally:
             after.restore()
-
-
-def can_replay_now(item: pytest.Item) -> bool:
-    """Whether everything around the test (module, class, session) is still set up."""
-    chain = item.listchain()
-    return list(item.session._setupstate.stack)[: len(chain) - 1] == chain[:-1]
 
 
 @contextlib.contextmanager
