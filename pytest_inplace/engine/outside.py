@@ -132,7 +132,7 @@ class Outside:
             watched = self._watch_exchange(reach, self._watch(reach(), nameless=True))
             numbers = Settings(settings)
             self._scope.watched.append(numbers)
-            self._region = Region(watched, numbers, bool(given.get("preserve_rng_state", True)))
+            self._region = Region(watched, numbers, bool(given.get("preserve_rng_state", given)))
 
     # -- a Function's forward ---------------------------------------------------------------------------
 

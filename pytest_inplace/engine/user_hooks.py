@@ -209,7 +209,9 @@ def _requires_by_base(value: Any) -> bool:
 
 def _checkpointed(frame: Any) -> dict[str, Any]:
     """The function that ``torch.utils.checkpoint`` is about to run and its arguments, from its frame."""
-    while frame is not None and frame.f_code.co_name != "_checkpoint_without_reentrant_generator":
+    # With "_impl" at its end from torch 2.14 on.
+    name = "_checkpoint_without_reentrant_generator"
+    while frame is not None and not frame.f_code.co_name.startswith(name):
         frame = frame.f_back
     if frame is None:
         return {}

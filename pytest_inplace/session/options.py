@@ -307,7 +307,9 @@ def _with_marker(item: pytest.Item, marker: pytest.Mark, settings: Settings) -> 
         given = inplace_safe(*marker.args, **marker.kwargs)
     except TypeError as error:
         known = "it takes check, allow, reason, latent, replay and parity, by keyword"
-        raise wrong(f"{str(error).removeprefix('inplace_safe() ')}; {known}") from None
+        # Python 3.13 adds what may have been meant, which the list of all that it takes says better.
+        what = str(error).removeprefix("inplace_safe() ").partition(". Did you mean")[0]
+        raise wrong(f"{what}; {known}") from None
     changes: dict[str, Any] = {
         "check": _checked(given["check"], lambda v: isinstance(v, bool), "check", wrong)
     }

@@ -214,3 +214,19 @@ def test_a_view_made_without_gradients_is_an_argument(leaf: bool) -> None:
     with pytest.raises(RuntimeError) as refused:
         view_as_argument(leaf, write=True)
     assert str(examine(lambda: view_as_argument(leaf, write=True)).error) == str(refused.value)
+
+
+def test_a_checkpoint_of_a_torch_that_we_do_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it was given is not to be found then, nor whether it preserves random numbers: no claim is made."""
+    from pytest_inplace.engine import user_hooks
+
+    monkeypatch.setattr(user_hooks, "_checkpointed", lambda frame: {})
+
+    def program() -> None:
+        h = inputs() * 2
+        checkpoint(
+            lambda x: nn.functional.dropout(x, 0.5).exp(), h, use_reentrant=False, preserve_rng_state=False
+        ).sum().backward()
+
+    torch.manual_seed(0)
+    assert findings(program) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -56,7 +57,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_warning_recorded(warning_message: Any, when: str, nodeid: str) -> None:
-    _add(nodeid, ("warning", when, warning_message.category.__name__, str(warning_message.message)))
+    text = re.sub(r"\(pid=\d+\)", "(pid=...)", str(warning_message.message))
+    _add(nodeid, ("warning", when, warning_message.category.__name__, text))
 
 
 def pytest_sessionfinish() -> None:
