@@ -217,7 +217,7 @@ def test_a_view_made_without_gradients_is_an_argument(leaf: bool) -> None:
 
 
 def test_a_checkpoint_of_a_torch_that_we_do_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it was given is not to be found then, nor whether it preserves random numbers: no claim is made."""
+    """What it was given is not to be found, nor whether it preserves random numbers: no claim is made."""
     from pytest_inplace.engine import user_hooks
 
     monkeypatch.setattr(user_hooks, "_checkpointed", lambda frame: {})
