@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_inplace.engine import values
+from pytest_inplace.engine.lanes import Here, Lane
 from pytest_inplace.engine.rng import RandomStates
 from pytest_inplace.reports.call_sites import Capture
 from pytest_inplace.reports.findings import Coverage
@@ -138,41 +138,6 @@ class Suspect:
         return self.record is not None
 
 
-class Lane:
-    """The counts of one thread of a watched program.
-
-    What a thread saves is numbered apart from what others save, so that a second run numbers it the same
-    whichever thread comes first.
-    """
-
-    __slots__ = ("acknowledged", "calls", "first", "holds", "saves")
-    BITS = 32
-    BEYOND = 1
-    """The number of the lane for what is numbered apart, see :meth:`Ledger.beyond`."""
-
-    def __init__(self, number: int) -> None:
-        self.first = self.saves = self.acknowledged = self.holds = self.calls = number << Lane.BITS
-
-    @staticmethod
-    def position(ordinal: int) -> int:
-        """The number of a save among those of its thread."""
-        return ordinal & ((1 << Lane.BITS) - 1)
-
-    @property
-    def counts(self) -> tuple[int, int, int]:
-        return self.saves, self.holds, self.calls
-
-    @counts.setter
-    def counts(self, counts: tuple[int, int, int]) -> None:
-        self.saves, self.holds, self.calls = counts
-
-
-class Here(threading.local):
-    """The lane of this thread, if the thread is watched."""
-
-    lane: Lane | None = None
-
-
 @dataclass
 class Ledger:
     """What one watched program saved. Holds no tensor: each record belongs to autograd."""
@@ -236,8 +201,19 @@ class Ledger:
         self.lanes.append(lane)
         return lane
 
+    @contextlib.contextmanager
+    def unclaimed(self) -> Iterator[None]:
+        """What this thread saves inside and never uses is no finding."""
+        lane = self.lane
+        # What is numbered apart goes by the numbers of another lane.
+        span = self.lanes[lane.saves >> Lane.BITS].span_from(lane.saves)
+        try:
+            yield
+        finally:
+            span[1] = lane.saves
+
     def _acknowledged(self, ordinal: int) -> bool:
-        return ordinal < self.lanes[ordinal >> Lane.BITS].acknowledged
+        return self.lanes[ordinal >> Lane.BITS].acknowledges(ordinal)
 
     def close(self) -> None:
         """End the watch: look at what is still saved and unused, and ignore what dies later."""

@@ -15,7 +15,8 @@ from pytest_inplace.engine.deadline import Deadline
 from pytest_inplace.engine.evidence import Entry, Evidence, Group, Rebound, Settings, Watched, is_again
 from pytest_inplace.engine.extensions import Extensions
 from pytest_inplace.engine.gradients import BackwardCall, Judge, Substitutes
-from pytest_inplace.engine.ledger import Lane, Ledger, Record, Suspect, is_statistic
+from pytest_inplace.engine.lanes import Lane
+from pytest_inplace.engine.ledger import Ledger, Record, Suspect, is_statistic
 from pytest_inplace.engine.outside import Outside
 from pytest_inplace.engine.questions import Questions
 from pytest_inplace.engine.quiet import quiet

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from xxhash import xxh3_64_intdigest
 
 from pytest_inplace.engine import releases, values
-from pytest_inplace.engine.ledger import INPUT, LEAF, OUTPUT, Lane, Ledger, Record, UnusedRecord, describe
+from pytest_inplace.engine.lanes import Lane
+from pytest_inplace.engine.ledger import INPUT, LEAF, OUTPUT, Ledger, Record, UnusedRecord, describe
 from pytest_inplace.engine.outputs import make_is_output, passing_references
 from pytest_inplace.engine.quiet import make_alias, quiet
 from pytest_inplace.engine.torch_errors import detached_error, version_error

@@ -14,7 +14,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from pytest_inplace.engine.ledger import Lane, Ledger
+    from pytest_inplace.engine.lanes import Lane
+from pytest_inplace.engine.ledger import Ledger
 
 UNWATCHED = "a backward pass in a thread that was there before the test"
 

@@ -10,13 +10,15 @@ from typing import Any
 from pytest_inplace.engine import (
     children,
     coexist,
+    finite_differences,
     functions,
     gradient_hooks,
     references,
     threads,
     user_hooks,
 )
-from pytest_inplace.engine.ledger import Lane, Ledger
+from pytest_inplace.engine.lanes import Lane
+from pytest_inplace.engine.ledger import Ledger
 from pytest_inplace.engine.releases import follow_hooks, top_of_hooks
 from pytest_inplace.engine.saved import Pack, Unpack, is_ours, make_pack, make_unpack
 
@@ -136,6 +138,7 @@ def _patches() -> list[tuple[Any, str, Any]]:
         *gradient_hooks.patches(active_ledger, active_lens),
         *user_hooks.patches(active_ledger, active_lens),
         *references.patches(active_ledger),
+        *finite_differences.patches(active_ledger),
         *threads.patches(active_watch),
         *children.patches(active_watch),
     ]
