@@ -45,14 +45,20 @@ def _without_saved_tensor_hooks() -> Iterator[None]:
             autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
+def profiler_state() -> Callable[[], bool]:
+    """What tells whether a profiler of the user's is on."""
+    import torch
+
+    return getattr(torch._C._autograd, "_profiler_enabled", bool)
+
+
 def make_alias() -> Callable[[torch.Tensor], torch.Tensor]:
     """``Tensor.detach`` that a profiler of the user's does not count."""
     import torch
 
-    autograd: Any = torch._C._autograd
-    profiling = getattr(autograd, "_profiler_enabled", None)
-    noting = getattr(autograd, "_enable_record_function", None)
-    if profiling is None or noting is None:
+    profiling = profiler_state()
+    noting: Any = getattr(torch._C._autograd, "_enable_record_function", None)
+    if noting is None:
         return torch.Tensor.detach
 
     def alias(tensor: torch.Tensor) -> torch.Tensor:

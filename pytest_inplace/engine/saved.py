@@ -20,7 +20,7 @@ from pytest_inplace.engine import releases, values
 from pytest_inplace.engine.lanes import Lane
 from pytest_inplace.engine.ledger import INPUT, LEAF, OUTPUT, Ledger, Record, UnusedRecord, describe
 from pytest_inplace.engine.outputs import make_is_output, passing_references
-from pytest_inplace.engine.quiet import make_alias, quiet
+from pytest_inplace.engine.quiet import make_alias, profiler_state, quiet
 from pytest_inplace.engine.torch_errors import detached_error, version_error
 from pytest_inplace.reports import call_sites
 
@@ -77,7 +77,7 @@ def make_pack(ledger: Ledger, lane: Lane, walk: bool = True) -> Pack:
     resaved = _resaved
     apply_code = releases.apply_code()
     is_output = make_is_output()
-    alias = make_alias()
+    alias, profiling = make_alias(), profiler_state()
     passing = passing_references()
     peek = torch._C._autograd._get_sequence_nr
     on_saved = ledger.on_saved
@@ -111,7 +111,7 @@ def make_pack(ledger: Ledger, lane: Lane, walk: bool = True) -> Pack:
             elif held <= passing and not tensor._is_view():
                 # No variable refers to it: an output, or what one operation passes on to the next. That can
                 # be changed through its memory only, so an alias is as good.
-                keep, kind = alias(tensor), OUTPUT
+                keep, kind = alias(tensor) if profiling() else tensor.detach(), OUTPUT
                 if (following := peek()) != aliased_at:
                     aliased_at, aliased_from = following, lane.saves
         if walk:

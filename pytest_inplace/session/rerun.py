@@ -21,7 +21,7 @@ from _pytest.tmpdir import tmppath_result_key
 
 from pytest_inplace.engine.deadline import Deadline
 from pytest_inplace.engine.ledger import Suspect
-from pytest_inplace.engine.replay import replay, unreplayed
+from pytest_inplace.engine.replay import replay
 from pytest_inplace.reports.findings import Coverage, Finding
 from pytest_inplace.session.companions import benchmarks_kept, no_timeout
 from pytest_inplace.session.process_state import Began, ProcessState
@@ -76,15 +76,10 @@ def replay_item(
     coverage: Coverage | None = None,
 ) -> list[Finding]:
     """Run ``item`` again and judge ``suspects``; outcomes of the second run do not count."""
-    suspects, children = list(suspects), list(children)
     judge = functools.partial(
         replay, suspects=suspects, children=children, deadline=deadline, cut=cut, coverage=coverage
     )
-    try:
-        return run_again(item, before, judge, deadline)
-    except Exception as error:  # of our own, or of a part of pytest or torch that is not what it was
-        what = f"{type(error).__name__}: {error}".splitlines()[0]
-        return [*unreplayed(suspects, f"the second run failed: {what}"), *children]
+    return run_again(item, before, judge, deadline)
 
 
 def run_again(

@@ -144,7 +144,7 @@ def pytest_runtest_setup(item):
     assert coexist._patched == []
 
 
-def test_a_second_run_that_fails_leaves_what_the_first_one_saw(
+def test_a_second_run_that_fails_leaves_the_test_unchecked(
     check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pytest_inplace.engine.microscope import Microscope
@@ -154,8 +154,9 @@ def test_a_second_run_that_fails_leaves_what_the_first_one_saw(
 
     monkeypatch.setattr(Microscope, "start", gone)
     run = check(BOTH)
-    run.outcomes(passed=1, failed=1)
-    assert "the second run failed: AttributeError" in run.finding("test_silent")["note"]
+    run.outcomes(passed=2)
+    assert run.verdict("test_silent") == "unchecked"
+    assert "AttributeError: module" in run.record("test_silent")["reason"]
 
 
 def test_a_version_is_set_by_either_signature(monkeypatch: pytest.MonkeyPatch) -> None:

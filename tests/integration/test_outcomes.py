@@ -898,7 +898,7 @@ def test_an_error_in_the_replay_machinery_leaves_fixtures_and_hooks_in_order(
 ) -> None:
     from pytest_inplace.session import rerun
 
-    def broken(*args: object) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
         raise LookupError("the replay broke")
 
     monkeypatch.setattr(rerun, "replay", broken)

@@ -401,8 +401,9 @@ def test_timeout_by_a_thread_does_not_end_the_run(pair: Pair) -> None:
     compare(pair(SLOW, "--timeout=1", "--timeout-method=thread"))
 
 
-def test_timeout_still_fires(pair: Pair) -> None:
-    pytest.importorskip("pytest_timeout")
+def test_timeout_still_fires(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    # It gives up for the rest of a process once anyone has entered a debugger, as another test here does.
+    monkeypatch.setattr(pytest.importorskip("pytest_timeout"), "SUPPRESS_TIMEOUT", False)
     without, checked = pair("import time\n" + HANGS, "--timeout=2", "--timeout-method=signal")
     assert outcomes(without) == {"passed": 1, "failed": 1, "errors": 1}
     assert len(re.findall(r"^E +Failed: Timeout \(>2.0s\) from pytest-timeout", checked.text, re.M)) == 2
