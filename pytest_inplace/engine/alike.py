@@ -8,9 +8,12 @@ other one does not.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pytest_inplace.engine import values
+from pytest_inplace.engine import saved, values
+from pytest_inplace.engine.releases import apply_code
+from pytest_inplace.reports.call_sites import Capture
 from pytest_inplace.reports.findings import Coverage
 
 if TYPE_CHECKING:
@@ -19,6 +22,15 @@ if TYPE_CHECKING:
     from pytest_inplace.engine.microscope import Microscope
 
 TAKEN_FOR_HARMLESS = "a save that the second run did not make again: harmless, as others of its line were"
+
+
+def calling_place(frame: FrameType | None) -> Capture | None:
+    """The Python code that called the operation, which the sentinel notes: it may be a library's."""
+    while frame is not None and frame.f_code.co_filename == saved.__file__:
+        frame = frame.f_back
+    if frame is not None and frame.f_code is apply_code():
+        frame = saved.caller_of(frame)
+    return None if frame is None else (frame.f_code, frame.f_lasti)
 
 
 def is_lost(suspect: Suspect, scope: Microscope) -> bool:

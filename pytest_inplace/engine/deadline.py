@@ -9,6 +9,8 @@ from types import FrameType, TracebackType
 
 GRACE = 0.5
 """Seconds after which the alarm rings for a thread that has not looked at the clock by itself."""
+AGAIN = 2.0
+"""Seconds until the next interrupt, if the code goes on: unittest's ``subTest`` catches whatever is raised."""
 
 
 class CutShort(BaseException):
@@ -35,7 +37,7 @@ class Deadline:
         if _alarm_is_free():
             self._has_alarm = True
             signal.signal(signal.SIGALRM, self._ring)
-            signal.setitimer(signal.ITIMER_REAL, max(self._left, 0.0) + GRACE)
+            signal.setitimer(signal.ITIMER_REAL, max(self._left, 0.0) + GRACE, AGAIN)
         return self
 
     def __exit__(
@@ -51,10 +53,10 @@ class Deadline:
             self._left = ends - time.monotonic()
 
     def check(self) -> None:
-        """Raise :class:`CutShort` in the thread of the block, once, if its time is over."""
+        """Raise :class:`CutShort` in the thread of the block if its time is over."""
         if self._ends is None or time.monotonic() < self._ends or threading.get_ident() != self._thread:
             return
-        self._ends = None
+        self._ends = time.monotonic() + AGAIN
         self.passed = True
         raise CutShort
 

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_inplace.engine import names, values
 from pytest_inplace.engine.held import unambiguous
-from pytest_inplace.engine.inputs import WrittenInput, graph_below, roots, sends_a_gradient
+from pytest_inplace.engine.inputs import (
+    Sought,
+    WrittenInput,
+    graph_below,
+    roots,
+    seek,
+    sends_gradients,
+    uses_in,
+)
 from pytest_inplace.engine.reach import Named, is_alias
 from pytest_inplace.engine.references import TensorRef
 from pytest_inplace.reports import call_sites
@@ -298,31 +306,57 @@ class WrittenInputs:
 
     def __init__(self) -> None:
         self._cases: list[Case] = []
+        self._sought: Sought = {}
+        self._looked_at: set[int] = set()
 
     def add(self, case: Case) -> None:
         self._cases.append(case)
+        if case.written is not None:
+            seek(self._sought, case, case.written, case.after, whole=True)
 
-    @property
-    def waiting(self) -> list[Case]:
-        """Those of which no use is known yet."""
-        return [case for case in self._cases if not case.judged and not case.extended]
+    def __bool__(self) -> bool:
+        return bool(self._cases)
 
     def follow(self, call: BackwardCall, run: Callable[[], None]) -> None:
         """One does harm if this backward pass, which ``run`` tries, sends it a gradient from a later use."""
-        waiting = [case for case in self._cases if not case.harmful]
-        nodes = graph_below(roots(call.outputs)) if waiting else []
-        for case in waiting:
-            uses = [] if case.written is None else list(case.written.uses(nodes, case.after))
-            if uses:
-                case.judged, case.harmful = True, sends_a_gradient(uses, run)
-                case.used = call_sites.capture(call.frame)
+        sought: Sought = {}
+        for case in self._cases:
+            if case.written is not None and not case.harmful:
+                seek(sought, case, case.written, case.after)
+        uses = uses_in(graph_below(roots(call.outputs)), sought) if sought else []
+        if not uses:
+            return
+        used = call_sites.capture(call.frame)
+        for case, _ in uses:
+            case.judged, case.harmful, case.used = True, False, used
+        for case in sends_gradients(uses, run):
+            case.harmful = True
 
     def look(self, root: Any) -> None:
         """Was this node made from a written input? That counts if no backward pass runs over it."""
-        for case in self.waiting:
-            if root is None or root._sequence_nr() < case.after or case.written is None:
-                continue
-            case.extended = any(case.written.uses(graph_below([root]), case.after, whole=True))
+        if root is None or not self._sought:
+            return
+        # What was looked at before was made before whatever has been written since.
+        for case, _ in uses_in(_made_since(root, self._cases[0].after, self._looked_at), self._sought):
+            case.extended = True
+
+    def written_at(self, where: Capture | None) -> Case | None:
+        """What an input has come to that a call of this place wrote: the worst, if there were several."""
+        there = [case for case in self._cases if case.where == where]
+        return max(there, key=lambda case: (bool(case.harmful), case.extended), default=None)
+
+
+def _made_since(root: Any, number: int, seen: set[int]) -> list[Any]:
+    """The nodes at and below ``root`` from this number on that are not among the seen, which then are."""
+    found, stack = [], [root]
+    while stack:
+        node = stack.pop()
+        if node is None or node._sequence_nr() < number or node._sequence_nr() in seen:
+            continue
+        seen.add(node._sequence_nr())
+        found.append(node)
+        stack.extend(child for child, _ in node.next_functions)
+    return found
 
 
 def is_again(entry: Entry, suspect: Suspect) -> bool:

@@ -36,7 +36,7 @@ class Extensions:
         """A user function returns: look at what it gives back and what it made."""
         import torch
 
-        if not self._waiting and not self._inputs.waiting:
+        if not self._waiting and not self._inputs:
             return
         held = [value, *frame.f_locals.values()]
         for item in held:
@@ -46,7 +46,7 @@ class Extensions:
 
     def look(self, tensor: torch.Tensor) -> None:
         """Does the graph of ``tensor`` contain a written save and something newer?"""
-        if not self._waiting and not self._inputs.waiting:
+        if not self._waiting and not self._inputs:
             return
         import torch
 

@@ -115,7 +115,7 @@ def _after_forward(
             suspect.op = f"{cls.__name__}Backward"
             ledger.suspects[key] = suspect
             if lens is not None:
-                lens.outside.input_written(key, tensor, sys._getframe(2))
+                lens.outside.input_written(key, tensor, sys._getframe(2), where)
     ctx = next((o.grad_fn for o in outputs if type(o.grad_fn) is cls._backward_cls), None)
     if ctx is None:
         return None

@@ -67,7 +67,7 @@ def examine(program: Callable[[], Any]) -> Examination:
             with suppress(Exception):  # the first run's outcome is the one that counts
                 program()
 
-        examination.findings = replay(again, suspects)
+        examination.findings = replay(again, suspects, coverage=ledger.coverage)
         after.restore()
     return examination
 

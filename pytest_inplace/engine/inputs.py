@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,34 +57,52 @@ class WrittenInput:
             targets.append((_edge(base), _seen_from(base, tensor, changed)))
         return cls(targets)
 
-    def uses(self, nodes: list[Any], after: int, whole: bool = False) -> Iterator[Use]:
-        """The nodes made after the write that use the tensor, with the argument's position.
 
-        With ``whole`` only those of the very tensor, not of the one that it is a view of.
-        """
-        for node in nodes:
-            if node._sequence_nr() < after:
+Sought = dict[Any, list[tuple[Any, int, "torch.Tensor"]]]
+"""By edge: whose input it is, the number of the first node after the write, and the elements written."""
+
+
+def seek(sought: Sought, owner: Any, written: WrittenInput, after: int, whole: bool = False) -> None:
+    """Add a written input to those whose uses are sought.
+
+    With ``whole`` only uses of the very tensor count, not of the one that it is a view of.
+    """
+    for (target, output_nr), changed in written.targets[:1] if whole else written.targets:
+        key = (target, output_nr) if hasattr(target, "next_functions") else id(target)
+        sought.setdefault(key, []).append((owner, after, changed))
+
+
+def uses_in(nodes: Iterable[Any], sought: Sought) -> list[tuple[Any, Use]]:
+    """The nodes that use written inputs, with whose those are. Each node is looked at once."""
+    found: list[tuple[Any, Use]] = []
+    for node in nodes:
+        number = node._sequence_nr()
+        for position, (child, output_nr) in enumerate(node.next_functions):
+            if child is None:
                 continue
-            for position, (child, number) in enumerate(node.next_functions):
-                for (target, output_nr), changed in self.targets[:1] if whole else self.targets:
-                    is_node = child is not None and child == target and number == output_nr
-                    if is_node or (child is not None and getattr(child, "variable", None) is target):
-                        yield node, position, changed
+            hits = sought.get((child, output_nr), ())
+            if not hits and (leaf := getattr(child, "variable", None)) is not None:
+                hits = sought.get(id(leaf), ())
+            found += [(owner, (node, position, what)) for owner, after, what in hits if number >= after]
+    return found
 
 
-def sends_a_gradient(uses: list[Use], run: Callable[[], None]) -> bool:
-    """Whether, in the backward pass that ``run`` tries, one of them sends any back for a written element."""
-    sent: list[tuple[torch.Tensor, torch.Tensor]] = []
-    handles = [node.register_hook(_collect(sent, position, changed)) for node, position, changed in uses]
+def sends_gradients(uses: list[tuple[Any, Use]], run: Callable[[], None]) -> list[Any]:
+    """Whose uses send a gradient back for a written element in the backward pass that ``run`` tries."""
+    sent: list[tuple[Any, torch.Tensor | None, torch.Tensor]] = []
+    handles = [
+        node.register_hook(_collect(sent, owner, position, changed))
+        for owner, (node, position, changed) in uses
+    ]
     try:
         run()
     except Exception:  # it is used, and more cannot be told
-        return True
+        return [owner for owner, _ in uses]
     finally:
         for handle in handles:
             handle.remove()
     with quiet():
-        return any(_touches(gradient, changed) for gradient, changed in sent)
+        return [owner for owner, gradient, changed in sent if _touches(gradient, changed)]
 
 
 def _edge(tensor: torch.Tensor) -> Edge:
@@ -100,9 +118,9 @@ def _seen_from(base: torch.Tensor, view: torch.Tensor, changed: torch.Tensor) ->
     return memory.as_strided(base.shape, base.stride(), base.storage_offset())
 
 
-def _collect(sent: list[Any], position: int, changed: torch.Tensor) -> Callable[[Any, Any], None]:
+def _collect(sent: list[Any], owner: Any, position: int, changed: torch.Tensor) -> Callable[[Any, Any], None]:
     def hook(grad_inputs: Any, _: Any) -> None:
-        sent.append((grad_inputs[position], changed))
+        sent.append((owner, grad_inputs[position], changed))
 
     return hook
 

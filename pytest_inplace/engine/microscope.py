@@ -10,6 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pytest_inplace.engine import names, values
+from pytest_inplace.engine.alike import calling_place
 from pytest_inplace.engine.children import Children
 from pytest_inplace.engine.deadline import Deadline
 from pytest_inplace.engine.evidence import Entry, Evidence, Group, Rebound, Settings, Watched, is_again
@@ -20,8 +21,7 @@ from pytest_inplace.engine.ledger import Ledger, Record, Suspect, is_statistic
 from pytest_inplace.engine.outside import Outside
 from pytest_inplace.engine.questions import Questions
 from pytest_inplace.engine.quiet import quiet
-from pytest_inplace.engine.releases import apply_code
-from pytest_inplace.engine.saved import caller_of, make_pack, make_unpack
+from pytest_inplace.engine.saved import make_unpack
 from pytest_inplace.engine.trials import Trials
 from pytest_inplace.engine.turns import Turns
 from pytest_inplace.engine.watch import Watch, active_ledger
@@ -63,6 +63,8 @@ class Microscope(Questions):
             on_held=self.outside.held,
             on_unused=self.outside.dropped,
         )
+        self.doubts = self.ledger.coverage
+        """Counts what a verdict leaves open."""
         self.entries: dict[int, Entry] = {}
         self._keys = keys
         self._anywhere = frozenset(
@@ -156,7 +158,7 @@ class Microscope(Questions):
     def _saved(self, record: Record) -> None:
         self._extensions.look(record.tensor)
         self._trials.saved(record)
-        called = self._caller() if self._places else record.where
+        called = calling_place(sys._getframe(1)) if self._places else record.where
         if not self._wanted(record.ordinal) and not (
             len(self.entries) < MAX_BY_PLACE and (record.where in self._places or called in self._places)
         ):
@@ -183,16 +185,6 @@ class Microscope(Questions):
         )
         self.entries[record.ordinal] = entry
         self._group(entry, record, memory, frame)
-
-    @staticmethod
-    def _caller() -> Capture | None:
-        """The Python code that called the operation, which the sentinel notes: it may be a library's."""
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None and frame.f_code.co_filename == make_pack.__code__.co_filename:
-            frame = frame.f_back
-        if frame is not None and frame.f_code is apply_code():
-            frame = caller_of(frame)
-        return None if frame is None else (frame.f_code, frame.f_lasti)
 
     def follow(self, suspect: Suspect) -> None:
         """Watch a save that was there before this run: the run may write it once more, and show where."""
@@ -385,6 +377,11 @@ class Microscope(Questions):
     def stand_in(self, suspect: Suspect, entry: Entry) -> None:
         """From now on this is what was seen of a suspect."""
         self._known[id(suspect)] = entry
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether the run was broken off."""
+        return self._deadline is not None and self._deadline.passed
 
     @property
     def judged_enough(self) -> bool:

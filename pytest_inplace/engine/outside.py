@@ -15,6 +15,7 @@ from pytest_inplace.engine.inputs import WrittenInput, graph_below, roots
 from pytest_inplace.engine.ledger import Suspect
 from pytest_inplace.engine.quiet import quiet
 from pytest_inplace.engine.reach import Named, settings_in, tensors_in
+from pytest_inplace.reports.call_sites import Capture
 from pytest_inplace.reports.findings import ValueDiff
 
 if TYPE_CHECKING:
@@ -147,15 +148,17 @@ class Outside:
         finally:
             self._forget(watched)
 
-    def input_written(self, key: Any, tensor: torch.Tensor, frame: FrameType | None) -> None:
-        """Forward wrote to this input and did not mark it dirty."""
+    def input_written(
+        self, key: Any, tensor: torch.Tensor, frame: FrameType | None, where: Capture | None
+    ) -> None:
+        """The forward that was called at a place wrote to this input and did not mark it dirty."""
         import torch
 
         if not self._wanted(key):
             return
         watched = next((w for w in self._inputs if w.ref() is tensor), None)
         case = Case(kind="input", after=torch._C._autograd._get_sequence_nr())
-        case.name = names.tensor_name(tensor, frame)
+        case.where, case.name = where, names.tensor_name(tensor, frame)
         if watched is not None:
             case.writer = watched.writer
             with quiet():
@@ -314,16 +317,16 @@ class Outside:
     def reproduced(self, suspect: Suspect) -> Evidence | None:
         """What this run saw of a suspect, or ``None`` if it did not happen again."""
         case = self._cases.get(suspect.key)
+        if suspect.kind == "input":
+            return case or self._not_written_again(suspect)
         if case is None:
             return None
-        if case.kind == "input":
-            return case
         if not case.seen:
             return None
         if case.kind == "recompute" and case.tensor is None:
             if case.region is not None and not case.region.preserve_rng_state:
                 # Other random numbers in the recomputation were asked for.
-                self._scope.ledger.coverage.not_checked("recomputation without preserved random numbers")
+                self._scope.doubts.not_checked("recomputation without preserved random numbers")
                 case.judged, case.harmful = True, False
             elif case.writer is None:
                 blamed = None if case.settings is None else case.settings.blame()
@@ -332,6 +335,19 @@ class Outside:
         if case.values is None:
             case.values = ValueDiff(0, 0, 0.0)
         return case
+
+    def _not_written_again(self, suspect: Suspect) -> Evidence | None:
+        """What to say of an input that this run did not see written.
+
+        Memory that nobody filled may hold by chance what is written to it then, from the first run. Others of
+        the same place tell whether what it writes is used.
+        """
+        if self._scope.was_cut:
+            return None
+        found = self.inputs.written_at(suspect.where)
+        if found is None:
+            self._scope.doubts.not_checked("an input that the second run did not write again")
+        return found or Case(kind="input")
 
 
 def _tensor(value: Any) -> bool:

@@ -57,6 +57,8 @@ def replay(
     microscope = Microscope(
         frozenset(key for s in suspects if (key := key_of(s)) is not None), lines, deadline=deadline
     )
+    if coverage is not None:
+        microscope.doubts = coverage
     for suspect in suspects:
         microscope.follow(suspect)
     found = _watch(microscope, run)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_inplace.engine import deadline
 from pytest_inplace.session import replay_limit
 from tests.integration.conftest import Check
 
@@ -161,3 +162,29 @@ def test_after():
 
 def test_an_alarm_of_the_user_is_left_alone(check: Check) -> None:
     check(ALARM, "--inplace-replay-limit=5").outcomes(failed=1, passed=1)
+
+
+SUBTESTS = """
+import time, torch, unittest
+RUNS = []
+
+class TestIt(unittest.TestCase):
+    def test_it(self):
+        RUNS.append(1)
+        w = torch.ones(3, requires_grad=True)
+        h = w.exp()
+        h.data.mul_(2)
+        h.sum().backward()
+        for i in range(100):
+            with self.subTest(i=i):
+                time.sleep(0.01 if len(RUNS) == 1 else 60)
+"""
+
+
+def test_subtests_that_catch_it_are_broken_off_one_by_one(
+    check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadline, "AGAIN", 0.02)
+    run = check(SUBTESTS, "--inplace-replay-limit=1.5")
+    run.result.stdout.fnmatch_lines(["not checked: the second run was broken off after 1.5 s by *"])
+    assert run.codes("TestIt::test_it") == ["INP102"]
