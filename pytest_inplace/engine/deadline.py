@@ -10,7 +10,7 @@ from types import FrameType, TracebackType
 GRACE = 0.5
 """Seconds after which the alarm rings for a thread that has not looked at the clock by itself."""
 AGAIN = 2.0
-"""Seconds until the next interrupt, if the code goes on: unittest's ``subTest`` catches whatever is raised."""
+"""Seconds until the next interrupt: ``subTest`` of unittest catches whatever is raised, and goes on."""
 
 
 class CutShort(BaseException):
