@@ -305,25 +305,32 @@ class WrittenInputs:
     """The inputs that Functions wrote without marking them dirty: does anything use them afterwards?"""
 
     def __init__(self) -> None:
-        self._cases: list[Case] = []
+        self._cases: dict[Any, Case] = {}
         self._sought: Sought = {}
+        self._sought_whole: Sought = {}
         self._looked_at: set[int] = set()
+        self._begins = 0
 
-    def add(self, case: Case) -> None:
-        self._cases.append(case)
+    def add(self, key: Any, case: Case) -> None:
+        """There may be thousands, so what is sought is kept, and not made for each backward pass."""
+        self._begins = self._begins or case.after
+        self._cases[key] = case
         if case.written is not None:
-            seek(self._sought, case, case.written, case.after, whole=True)
+            seek(self._sought, case, case.written, case.after)
+            seek(self._sought_whole, case, case.written, case.after, whole=True)
+
+    def get(self, key: Any) -> Case | None:
+        return self._cases.get(key)
 
     def __bool__(self) -> bool:
         return bool(self._cases)
 
     def follow(self, call: BackwardCall, run: Callable[[], None]) -> None:
         """One does harm if this backward pass, which ``run`` tries, sends it a gradient from a later use."""
-        sought: Sought = {}
-        for case in self._cases:
-            if case.written is not None and not case.harmful:
-                seek(sought, case, case.written, case.after)
-        uses = uses_in(graph_below(roots(call.outputs)), sought) if sought else []
+        if not self._sought:
+            return
+        found = uses_in(graph_below(roots(call.outputs)), self._sought)
+        uses = [(case, use) for case, use in found if not case.harmful]
         if not uses:
             return
         used = call_sites.capture(call.frame)
@@ -334,15 +341,16 @@ class WrittenInputs:
 
     def look(self, root: Any) -> None:
         """Was this node made from a written input? That counts if no backward pass runs over it."""
-        if root is None or not self._sought:
+        if root is None or not self._sought_whole:
             return
         # What was looked at before was made before whatever has been written since.
-        for case, _ in uses_in(_made_since(root, self._cases[0].after, self._looked_at), self._sought):
+        nodes = _made_since(root, self._begins, self._looked_at)
+        for case, _ in uses_in(nodes, self._sought_whole):
             case.extended = True
 
     def written_at(self, where: Capture | None) -> Case | None:
         """What an input has come to that a call of this place wrote: the worst, if there were several."""
-        there = [case for case in self._cases if case.where == where]
+        there = [case for case in self._cases.values() if case.where == where]
         return max(there, key=lambda case: (bool(case.harmful), case.extended), default=None)
 
 

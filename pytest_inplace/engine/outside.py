@@ -164,8 +164,7 @@ class Outside:
             with quiet():
                 case.values = values.difference(watched.copy, tensor)
                 case.written = WrittenInput.of(watched.copy, tensor)
-        self._cases[key] = case
-        self.inputs.add(case)
+        self.inputs.add(key, case)
 
     # -- backward -------------------------------------------------------------------------------------
 
@@ -268,7 +267,7 @@ class Outside:
         return any(self._on_trial_next(case) for case in self._cases.values())
 
     def _on_trial_next(self, case: Case) -> bool:
-        if case.harmful or case.kind == "input":
+        if case.harmful:
             return False
         if case.kind == "grad" or case.region is not None:
             return case.alive is None or case.alive() is not None
@@ -316,9 +315,9 @@ class Outside:
 
     def reproduced(self, suspect: Suspect) -> Evidence | None:
         """What this run saw of a suspect, or ``None`` if it did not happen again."""
-        case = self._cases.get(suspect.key)
         if suspect.kind == "input":
-            return case or self._not_written_again(suspect)
+            return self.inputs.get(suspect.key) or self._not_written_again(suspect)
+        case = self._cases.get(suspect.key)
         if case is None:
             return None
         if not case.seen:
