@@ -172,13 +172,13 @@ def make_pack(ledger: Ledger, lane: Lane, walk: bool = True) -> Pack:
         number = _number(running)
         for of, ref in resaved:
             record = ref()
-            # A view that the node took of what it unpacked has a history of its own.
-            if (
-                of == number
-                and record is not None
-                and _same_memory(record.tensor, tensor)
-                and not tensor._is_view()
-                and tensor.grad_fn is values.node_of(record.tensor)
+            if of != number or record is None or tensor._is_view():
+                continue  # a view that the node took of what it unpacked has a history of its own
+            history, was = tensor.grad_fn, record.tensor
+            if history is values.node_of(was) and (
+                _same_memory(was, tensor)
+                # Without elements there is no memory to tell by, but one output of a node is one tensor.
+                or (history is not None and not tensor.numel() and tensor.output_nr == was.output_nr)
             ):
                 return record
         return None

@@ -136,6 +136,21 @@ def test_the_error_names_the_operation_as_pytorch_does(loss: Loss, rows: int) ->
     assert str(examine(program).error) == str(plain.value)
 
 
+@pytest.mark.parametrize("rows", [0, 2])
+def test_what_was_written_in_the_graph_is_named_by_its_last_operation(rows: int) -> None:
+    def program() -> None:
+        w, v = torch.ones(3, 4, requires_grad=True), torch.ones(4, 4, requires_grad=True)
+        h = torch.lerp(torch.ones(rows, 3) @ w, torch.ones(rows, 4), 0.3)
+        y = torch.nn.functional.linear(h, v).square().mean()
+        grads = torch.autograd.grad(y, (v, w), create_graph=True)
+        h *= 1.25
+        torch.stack([(g * g).sum() for g in grads]).sum().backward()
+
+    with pytest.raises(RuntimeError, match="output 0 of Mul") as plain:
+        program()
+    assert str(examine(program).error) == str(plain.value)
+
+
 @pytest.mark.parametrize("leaf", [False, True])
 def test_a_lazy_conjugate_that_a_differentiated_node_saves_is_kept(leaf: bool) -> None:
     """It is of the same memory as what the node has unpacked, but not the same values."""
