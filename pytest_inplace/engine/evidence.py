@@ -14,8 +14,6 @@ from pytest_inplace.engine.held import unambiguous
 from pytest_inplace.engine.inputs import (
     Sought,
     WrittenInput,
-    graph_below,
-    roots,
     seek,
     sends_gradients,
     uses_in,
@@ -329,7 +327,7 @@ class WrittenInputs:
         """One does harm if this backward pass, which ``run`` tries, sends it a gradient from a later use."""
         if not self._sought:
             return
-        found = uses_in(graph_below(roots(call.outputs)), self._sought)
+        found = uses_in(call.nodes, self._sought)
         uses = [(case, use) for case, use in found if not case.harmful]
         if not uses:
             return

@@ -60,9 +60,14 @@ class BackwardCall:
     """
 
     @functools.cached_property
+    def nodes(self) -> list[Any]:
+        """The graph that the pass runs over."""
+        return graph_below(roots(self.outputs))
+
+    @functools.cached_property
     def contexts(self) -> Contexts:
         """Of the custom Functions in the graph."""
-        return Contexts(graph_below(roots(self.outputs)))
+        return Contexts(self.nodes)
 
     @functools.cached_property
     def hidden_leaves(self) -> list[torch.Tensor]:

@@ -11,7 +11,7 @@ from pytest_inplace.engine import names, values
 from pytest_inplace.engine.evidence import Case, Evidence, Rebound, Region, Settings, Watched, WrittenInputs
 from pytest_inplace.engine.gradients import BackwardCall, Substitutes
 from pytest_inplace.engine.held import Held, contents
-from pytest_inplace.engine.inputs import WrittenInput, graph_below, roots
+from pytest_inplace.engine.inputs import WrittenInput
 from pytest_inplace.engine.ledger import Suspect
 from pytest_inplace.engine.quiet import quiet
 from pytest_inplace.engine.reach import Named, settings_in, tensors_in
@@ -282,7 +282,7 @@ class Outside:
         evidence: dict[Any, Evidence],
     ) -> None:
         """Add what is kept outside autograd to a trial."""
-        reentrant = any("CheckpointFunction" in node.name() for node in graph_below(roots(call.outputs)))
+        reentrant = any("CheckpointFunction" in node.name() for node in call.nodes)
         if reentrant or call.hidden_leaves:
             call.accumulating = True
         for key, case in self._cases.items():
