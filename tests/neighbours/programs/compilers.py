@@ -5,43 +5,19 @@ Each records what it computed and saw; not one may differ.
 
 from __future__ import annotations
 
-import random
-
-import numpy
 import pytest
 import torch
 import torch._dynamo
 import torch._dynamo.testing
-from torch import nn
+
+from tests.neighbours.shared import f, network, seeds, train  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.filterwarnings("default")
 
 
 @pytest.fixture(autouse=True)
-def seeds(record):
-    random.seed(1)
-    numpy.random.seed(2)
-    torch.manual_seed(3)
+def compiled_anew():
     torch._dynamo.reset()
-    yield
-    record(random.random(), numpy.random.rand(), torch.rand(1))
-
-
-def network():
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-
-
-def train(model, steps=3):
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(torch.randn(5, 4)).square().mean().backward()
-        optimizer.step()
-    return list(model.parameters())
-
-
-def f(x):
-    return (x.exp() * x).sin().sum()
 
 
 # -- compilers ----------------------------------------------------------------------------------------

@@ -9,48 +9,22 @@ import copy
 import gc
 import io
 import pickle
-import random
 import threading
 import warnings
 import weakref
 
-import numpy
 import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.neighbours.shared import f, network, seeds, train  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.filterwarnings("default")
 TORCH_2_4 = torch.__version__.startswith("2.4.")
 detaches_twice = pytest.mark.skipif(
     TORCH_2_4, reason="with torch 2.4 a mode or subclass sees Tensor.detach() of an output twice"
 )
-
-
-@pytest.fixture(autouse=True)
-def seeds(record):
-    random.seed(1)
-    numpy.random.seed(2)
-    torch.manual_seed(3)
-    yield
-    record(random.random(), numpy.random.rand(), torch.rand(1))
-
-
-def network():
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-
-
-def train(model, steps=3):
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(torch.randn(5, 4)).square().mean().backward()
-        optimizer.step()
-    return list(model.parameters())
-
-
-def f(x):
-    return (x.exp() * x).sin().sum()
 
 
 # -- transforms ---------------------------------------------------------------------------------------
